@@ -48,6 +48,7 @@ class Holder:
         utilisation: share of the last second in which kernels of it ran, 0 to 1; None: it is not told.
         age_s: since its start; None: it cannot be seen.
         mark: of the job of tenbin that it belongs to (``tree.number_of``); 0: to none, as far as can be seen.
+        job: the number of that job, if it is known, and has not been given this GPU; else 0.
     """
 
     pid: int
@@ -57,11 +58,13 @@ class Holder:
     utilisation: float | None
     age_s: float | None
     mark: int = 0
+    job: int = 0
 
     def __str__(self) -> str:
         """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2:06 h``."""
         program = f" ({self.command})" if self.command else ""
         owner = f" of {self.user}" if self.user else ", which this process cannot see"
+        owner = f" of job {self.job}, to which it is not given" if self.job else owner
         memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
         age = "" if self.age_s is None else f", for {duration(self.age_s)}"
         share = "" if self.utilisation is None else f", {100 * self.utilisation:.0f} %"

@@ -156,7 +156,8 @@ def _alternative(value: Any, option: str) -> dict[str, Any]:
             raise BadOption(option, fault, f"there are {', '.join(ALTERNATIVE)}: cores=16,time=3h")
         if len([key for key, _ in pairs if key.strip() == name]) > 1:
             raise BadOption(option, f"{value!r}: {name} stands there twice", "leave one out")
-        is_number = isinstance(text, str) and text.strip().isdecimal()
+        counts = name in ("tasks", "cores", "gpus")
+        is_number = counts and isinstance(text, str) and text.strip().isdecimal()
         try:
             content = read(int(text) if is_number else text, option)
         except TypeError:
@@ -164,7 +165,7 @@ def _alternative(value: Any, option: str) -> dict[str, Any]:
                 option, f"{value!r}: {name} is no number", "write for instance cores=16"
             ) from None
         least = content[0] if name == "gpus" else content
-        if name in ("tasks", "cores", "gpus") and least < 1:
+        if counts and least < 1:
             remedy = "leave it out: then it has none" if name == "gpus" else "write for instance cores=16"
             raise BadOption(option, f"{value!r}: {name} must be at least 1", remedy)
         taken |= dict(zip(fields.split(), content if " " in fields else (content,), strict=True))

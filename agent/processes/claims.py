@@ -22,6 +22,7 @@ from probes.topology import cpu_list
 from profiles.files.safe_files import credentials_of_peer
 
 NAME = "\0tenbin/{}"
+BY_UUID = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # tell a job its GPUs
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it
 
 
@@ -127,7 +128,7 @@ def _bound(folder: Path, cores: tuple[int, ...], *, everywhere: tuple[int, ...])
         words = (folder / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         environment = dict(word.partition("=")[::2] for word in words)
     devices = tuple(int(n) for n in environment.get("TENBIN_DEVICE", "").split(",") if n.isdecimal())
-    gpus = tuple(uuid for uuid in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid)
+    gpus = tuple(uuid for name in BY_UUID for uuid in environment.get(name, "").split(",") if uuid)
     mark = environment.get(tree.MARK, "")
     bound = cores != everywhere or (mark and not devices)
     return Bound(int(folder.name), cores if bound else (), devices, gpus, mark)

@@ -54,14 +54,18 @@ def arrive(m: MachineState, event: ev.SubmittedByOwner) -> None:
     admit(m, event.entry)
 
 
-def lacks_memory(m: MachineState, job_id: int) -> bool:
+def lacks_memory(m: MachineState, job_id: int, placement: Placement) -> bool:
     """Return whether the memory of a job that the policy starts is not free, so that the job waits for it.
 
     With it wait all others of the queue that are short, because the policy begins anew for each refusal.
     """
     if job_id not in m.cluster.waiting:
         return m.memory.waits(job_id)
-    short = claim_of(m, m.jobs.entries[job_id])
+    alternative = m.cluster.waiting[job_id].way(placement).alternative
+    short = claim_of(m, m.jobs.entries[job_id], alternative)
+    if m.memory.holds_other(short):  # of the alternative that it had before
+        m.memory.release(job_id)
+        _admit_short(m)
     if not m.memory.lacking([short]):
         return False
     m.memory.wait(short)
@@ -128,9 +132,9 @@ def hold_memory(m: MachineState, entry: Entry) -> None:
         _admit_short(m)
 
 
-def claim_of(m: MachineState, entry: Entry) -> Claim:
-    """Return what a job asks for of the memory."""
-    return Claim(-entry.priority, entry.id, m.jobs.memory_mb(entry))
+def claim_of(m: MachineState, entry: Entry, alternative: int | None = None) -> Claim:
+    """Return what a job asks for of the memory; ``alternative``: that in which it is about to begin."""
+    return Claim(-entry.priority, entry.id, m.jobs.memory_mb(entry, alternative))
 
 
 def _admit_short(m: MachineState) -> None:
@@ -257,7 +261,7 @@ def _without_memory(m: MachineState, entry: Entry) -> str:
     """Say as a clause why the job can never have its memory; "": it can."""
     if m.memory.is_held(entry.id):
         return ""
-    return beyond(m.jobs.memory_mb(entry), m.memory.total_mb)
+    return beyond(m.jobs.most_memory_mb(entry), m.memory.total_mb)
 
 
 # -- when a job is looked at again ---------------------------------------------------------------------------

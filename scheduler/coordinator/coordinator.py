@@ -228,8 +228,8 @@ class Coordinator:
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
-                for way in spec.ways[1:]:
-                    within_memory(way, unit, total_mb)
+                for number, way in enumerate(spec.ways[1:], 1):
+                    within_memory(way, unit, total_mb, by=f" by its --or {number}")
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
@@ -813,8 +813,10 @@ class Coordinator:
     def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:
         before = entry.place
         try:
-            if isinstance(error, BadInput) or entry.moves_to is not None:
+            if entry.moves_to is not None:
                 raise error
+            self.job_table.without_gpus.add(entry.id)
+            self.job_table.job(entry)
             self.cluster.restore(entry, beyond=True)
         except (RuleBroken, BadInput) as last:
             why = last.why if isinstance(last, RuleBroken) else last.what
@@ -846,7 +848,7 @@ def _can_be_held(entry: Entry) -> None:
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
     if entry.alive and entry.job.stop is Stop.NEVER:
-        why = "would keep its memory on its GPUs" if entry.devices else "has more than is left for it"
+        why = "would keep its memory on its GPUs" if entry.way.gpus_asked else "has more than is left for it"
         what = f"job {entry.label} cannot be suspended: it {why}"
         raise BadInput(what, f"end it: tenbin cancel {entry.label}")
     _refuse_ending(entry)

@@ -68,7 +68,7 @@ def apply(m: MachineState, action: act.Action) -> None:
 def _begin(m: MachineState, action: act.Start | act.Resume) -> None:
     """Start or resume a job, if nothing that the policy does not see keeps it from its place."""
     job_id, starts = action.job_id, isinstance(action, act.Start)
-    if starts and (job_id in m.returning or lacks_memory(m, job_id)):
+    if starts and (job_id in m.returning or lacks_memory(m, job_id, action.placement)):
         return
     placement = place_of(m, job_id, action.placement)
     if placement is None:

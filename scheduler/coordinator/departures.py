@@ -27,7 +27,7 @@ NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by th
 def suspend_running(m: MachineState, event: ev.SuspendedByOwner | ev.GpusIdle) -> Event | None:
     """Have a running job parked, or pause it where it is; one with GPUs writes a checkpoint."""
     entry = event.entry
-    if not (entry.parks or (entry.devices and m.jobs.unit.gpus)):
+    if not (entry.parks or (entry.way.gpus_asked and m.jobs.unit.gpus)):
         return _hold(m, entry)
     entry.held_by_user, entry.goals = True, ()
     m.jobs.mark_changed(entry)

@@ -40,6 +40,7 @@ class JobTable:
         arrays: how far each array is.
         why_not_moved: says of a new attempt why the engine cannot park and move it; None: it never can.
         predictions: what is predicted of them; journalled with the decision that rests on it.
+        without_gpus: jobs that run on GPUs which are not there any more, by number.
     """
 
     def __init__(self, journal: Journal, cluster: Cluster, unit: Unit = CORE) -> None:
@@ -54,6 +55,7 @@ class JobTable:
                 _place_on_cores(entry, entry.placement, pool, unit)
             elif not entry.placement.nodes or not pool.names:
                 _place_on_nodes(entry, entry.placement, pool, unit)
+        self.without_gpus = set[int]()
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
@@ -374,6 +376,8 @@ class JobTable:
             stays=stays_at(entry),
             together=is_together(entry),
             runs_at=runs_at,
+            gone=runs_at is not None and entry.id in self.without_gpus,
+            has=entry.devices if entry.alive else (),
             way=entry.placement.alternative if entry.alive and entry.placement else None,
         )
 
@@ -409,11 +413,26 @@ class JobTable:
         cores_of_unit = cores // placement.units
         return tasks_on(entry.spec, placement.units, Unit(cores_of_unit > 1, cores_of_unit))
 
-    def memory_mb(self, entry: Entry) -> float:
-        """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit."""
-        if math.isinf(self.cluster.memory_mb):
-            return 0.0
-        return max(memory_mb(way, self.cluster.pools[0], self.unit) for way in entry.spec.ways)
+    def memory_mb(self, entry: Entry, alternative: int | None = None) -> float:
+        """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit.
+
+        Of its alternatives that counts which it has, until it begins the one that asks for least.
+
+        Args:
+            alternative: that in which it is about to begin; None: it is not.
+        """
+        if entry.placement is not None and (entry.alive or entry.stage.begun):
+            alternative = entry.placement.alternative
+        ways = entry.spec.ways if alternative is None else [entry.spec.way(alternative)]
+        return min(self._memory_of_ways(ways))
+
+    def most_memory_mb(self, entry: Entry) -> float:
+        """Return the same of the alternative that asks for most."""
+        return max(self._memory_of_ways(entry.spec.ways))
+
+    def _memory_of_ways(self, ways: Iterable[JobSpec]) -> list[float]:
+        pool, limited = self.cluster.pools[0], math.isfinite(self.cluster.memory_mb)
+        return [memory_mb(way, pool, self.unit) if limited else 0.0 for way in ways]
 
     def gpus_requested(self) -> Counter[str]:
         """Count how many GPUs of each kind the jobs ask for that have not ended."""

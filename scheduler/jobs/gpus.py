@@ -32,6 +32,7 @@ class GpuKind:
         resource: name among the resources of the node. number: how many there are.
         memory_mb: of each one; 0: not known, as Slurm does not count it.
         at_most: on one node of a cluster; None: they are all on one.
+        numbers: of its GPUs, on this machine.
     """
 
     resource: str
@@ -39,6 +40,7 @@ class GpuKind:
     memory_mb: float
     number: int
     at_most: int | None = None
+    numbers: tuple[int, ...] = ()
 
     @property
     def on_one_node(self) -> int:

@@ -60,6 +60,10 @@ class MachineMemory:
         """Return true if memory is set aside for the job."""
         return job_id in self._held
 
+    def holds_other(self, claim: Claim) -> bool:
+        """Return true if other memory is set aside for the job than it claims."""
+        return self._held.get(claim.job_id, claim).mb != claim.mb
+
     def is_short(self, job_id: int) -> bool:
         """Return true if the job was refused its memory, and has not started since."""
         return job_id in self._short

@@ -39,6 +39,7 @@ def as_job(
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
             on; (): any that will do. ``stays``: where its paused processes must go on; None: anywhere.
             ``runs_at``: where it runs, although it could not begin here any more.
+            ``has``: the GPUs that its attempt has, by number. ``gone``: these are not there any more.
             ``together``: it has several of its nodes' parts on one, from before these were kept apart.
 
     Raises:
@@ -73,6 +74,8 @@ def _one_way(
     only: Collection[str] = (),
     stays: Placement | None = None,
     runs_at: Placement | None = None,
+    has: Collection[int] = (),
+    gone: bool = False,
     together: bool = False,
     label: str = "",
 ) -> Job:
@@ -98,7 +101,8 @@ def _one_way(
         speed = None if runs_at else speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
         runs = runs_at is not None
-        units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit, runs=runs)
+        units, most = spec.nodes or 1, None
+        demand = demand_with_gpus(spec, pool, unit, runs=runs, has=has, gone=gone)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit) if place is None else (place.units, None)
         tasks_a_node = unit.cores // spec.cores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
@@ -68,8 +68,11 @@ def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
     return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
 
 
-def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
+def within_memory(spec: JobSpec, unit: Unit, total_mb: float, *, by: str = "") -> JobSpec:
     """Cut the job's range of sizes to what the memory holds, of all together and of each node.
+
+    Args:
+        by: which of its alternatives this is, for people.
 
     Raises:
         BadInput: its fewest tasks ask for more than there is, or for so little that no program starts.
@@ -83,7 +86,7 @@ def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
     for units, there_mb in ((math.inf, total_mb), *unit.hosts):
         where = "" if math.isinf(units) else " on one node"
         if why := beyond(min(fewest, units * per_unit) * spec.memory_mb, there_mb, where):
-            raise TooLarge(f"the job can never run here: {why}", "ask for less")
+            raise TooLarge(f"the job can never run here{by}: {why}", "ask for less")
         if units * per_unit * spec.memory_mb > there_mb:
             most = min(most, there_mb // spec.memory_mb)
     if spec.max_nodes and not math.isinf(most):
@@ -139,11 +142,21 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
     return least, most if most != least else None
 
 
-def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit, *, runs: bool = False) -> tuple[float, ...]:
+def demand_with_gpus(
+    spec: JobSpec,
+    pool: Pool,
+    unit: Unit,
+    *,
+    runs: bool = False,
+    has: Collection[int] = (),
+    gone: bool = False,
+) -> tuple[float, ...]:
     """Return what the job takes of each of its nodes: cores, memory, GPUs of each kind.
 
     Args:
         runs: it does already, whatever the nodes have.
+        has: the GPUs that it has already, by number: they may be of another kind than it would get now.
+        gone: these are not there any more, so that it takes none.
 
     Raises:
         BadInput: no node has so much, or the GPUs are not as many on each node.
@@ -164,7 +177,11 @@ def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit, *, runs: bool = Fals
         raise TooLarge(
             f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
         )
-    kind = kinds_for(spec, unit.gpus)[0] if spec.gpus_asked else None
+    kind = next((kind for kind in unit.gpus if {*kind.numbers} & {*has}), None)
+    if spec.gpus_asked and kind is None and not gone:
+        if has and any(kind.numbers for kind in unit.gpus):
+            raise BadInput("its GPUs are not there any more", "see: tenbin nodes")
+        kind = kinds_for(spec, unit.gpus)[0]
     gpus = (float(spec.gpus_on_node) if other == kind else 0.0 for other in unit.gpus)
     return float(cores), (spec.memory_mb or 0.0) * tasks, *gpus
 

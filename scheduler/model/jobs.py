@@ -265,6 +265,15 @@ class Pool:
         """Return the capacity of one node, in the order of ``resources``."""
         return self.capacities[node] if self.capacities else self.capacity
 
+    def nodes_worth(self, job: Job, placement: Placement) -> float:
+        """Count how many whole nodes a placement amounts to, each by the first resource that it has."""
+        demand, worth = job.way(placement).demand, 0.0
+        for node, units in placement.nodes:
+            capacity = self.capacity_of(node)
+            first = 0 if capacity[0] else next(r for r, amount in enumerate(capacity) if amount)
+            worth += units * demand[first] / capacity[first]
+        return worth
+
     def power_w(self, units: int, cap_w: float | None, power: Power | None = None) -> float:
         """Compute the power of ``units`` units in use, by a job of that ``power``."""
         if power is not None:

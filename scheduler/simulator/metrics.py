@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Job, Placement
+from scheduler.model.jobs import Cluster, Job
 from scheduler.simulator.trace import Arrival, Outcome
 
 # -- window ------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Accumulator:
         held, counted = self._held, self._counted
         for _, placement, start, until in segments:
             pool = placement.pool
-            units = placement.units if pool in counted else self._nodes_worth(placement, job)
+            units = placement.units if pool in counted else self._pools[pool].nodes_worth(job, placement)
             held[pool] += units * (until - start)
 
     def _hold_in(self, window: Window, outcome: Outcome) -> None:
@@ -208,11 +208,11 @@ class Accumulator:
         self._last_of_all = max(self._last_of_all, outcome.end_s)
         for _, placement, start, end in outcome.segments:
             name, held_s = placement.pool, window.overlap_s(start, end)
-            counted = name in self._counted
+            pool, counted = self._pools[name], name in self._counted
             self._held[name] += held_s * (
-                placement.units if counted else self._nodes_worth(placement, outcome.job)
+                placement.units if counted else pool.nodes_worth(outcome.job, placement)
             )
-            self._window_energy += held_s * self._pools[name].power_of(outcome.job, placement)
+            self._window_energy += held_s * pool.power_of(outcome.job, placement)
 
     def _add_up(self) -> None:
         """Add the rows up, and keep what the percentiles need."""
@@ -236,12 +236,6 @@ class Accumulator:
         self._first = min(self._first, float(submit.min()))
         self._last = float(end[-1])  # outcomes come in the order of their ends
         self._jobs += len(end)
-
-    def _nodes_worth(self, placement: Placement, job: Job) -> float:
-        """Count how many whole nodes the placement amounts to, by the first resource."""
-        pool = self._pools[placement.pool]
-        demand = job.way(placement).demand[0]
-        return sum(n * demand / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
     def metrics(self) -> Metrics:
         """Compute the figures of all jobs so far."""

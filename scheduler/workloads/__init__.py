@@ -19,7 +19,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
 from scheduler.model.parameters import fill, split, unknown
 from scheduler.simulator.trace import Arrival, ClosedLoop, SimulationSettings
-from scheduler.workloads.arrivals import TakenResources, with_demands
+from scheduler.workloads.arrivals import ALIKE, TakenResources, by_name, with_demands
 
 PREFIX = "generator:"
 
@@ -35,6 +35,7 @@ class Workload:
         settings: how the simulated world behaves, where the workload decides that (costs, interference).
         note: an assumption or a stand-in that every result should name.
         remarks: entries that were read in a way that should be told, by what was done; filled likewise.
+        demanded: names of the resources that its jobs demand, in their order; (): as the cluster has them.
         taken: what jobs take of resources of nodes, where a file beside the log says it.
     """
 
@@ -44,6 +45,7 @@ class Workload:
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     note: str = ""
     remarks: Counter[str] = field(default_factory=Counter)
+    demanded: tuple[str, ...] = ()
     taken: TakenResources | None = None
 
 
@@ -100,14 +102,23 @@ def as_stated(text: str, cluster: Cluster, seed: int = 0) -> Workload:
 
 
 def _on_nodes(workload: Workload, cluster: Cluster) -> Workload:
-    """Let jobs that state no demand take resources of nodes, where the cluster has nodes.
+    """Let jobs take resources of nodes, where the cluster has nodes: by their names, or by processors.
 
     Raises:
-        BadInput: a file beside the log names resources that the cluster does not have.
+        BadInput: the workload, or a file beside it, names resources that the cluster does not have.
     """
     resources, taken = cluster.pools[0].resources, workload.taken or TakenResources()
+    if resources and workload.demanded and isinstance(workload.arrivals, Iterable):
+        there = {ALIKE.get(name, name) for name in resources}
+        if lacking := [name for name in workload.demanded if ALIKE.get(name, name) not in there]:
+            what = f"the jobs of {workload.source} demand {', '.join(workload.demanded)}; the cluster has"
+            what = f"{what} {', '.join(resources)}"
+            raise BadInput(what, f"name them so in the cluster: {', '.join(lacking)}")
+        workload.arrivals = by_name(workload.arrivals, workload.demanded, resources)
     for name in taken.resources:
-        if name not in resources:
+        if name not in resources and not taken.needed:
+            workload.remarks[f"it took {name}, which the cluster does not have"] += len(taken.ways)
+        elif name not in resources:
             raise BadInput(
                 f"{taken.source}: the cluster has no {name}", f"write for instance 8xnode[cores=64,{name}=4]"
             )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
 from scheduler.model.speeds import SpeedRatios, estimates_on_all
 from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
@@ -218,10 +218,34 @@ class Unstated:
             yield arrival._replace(job=job)
 
 
-# -- jobs of processors on nodes ---------------------------------------------------------------------------
+# -- jobs on nodes -----------------------------------------------------------------------------------------
 
 
 CORES = ("cores", "cpu")  # names of the resource that a processor is one of
+MEMORY = ("memory_mb", "memory")
+ALIKE = {name: names[0] for names in (CORES, MEMORY) for name in names}
+
+
+def processors(pool: Pool) -> int:
+    """Count the processors of a pool: its units, or the cores of its nodes."""
+    place = next((place for place, name in enumerate(pool.resources) if name in CORES), None)
+    if place is None:
+        return pool.units
+    return int(sum(pool.capacity_of(node)[place] for node in range(pool.units)))
+
+
+def by_name(
+    arrivals: Iterable[Arrival], demanded: Sequence[str], resources: Sequence[str]
+) -> Iterator[Arrival]:
+    """Put what jobs demand in the order of a cluster's resources; of those that they do not know, none."""
+    names = [ALIKE.get(name, name) for name in demanded]
+    places = [
+        names.index(ALIKE.get(name, name)) if ALIKE.get(name, name) in names else -1 for name in resources
+    ]
+    for arrival in arrivals:
+        demand = (*arrival.job.demand, 0.0)
+        job = replace(arrival.job, demand=tuple(demand[place] for place in places))
+        yield arrival._replace(job=job)
 
 
 class Taken(NamedTuple):
@@ -244,11 +268,13 @@ class TakenResources:
     Attributes:
         resources: their names. source: the file, for people.
         ways: of jobs of which it is stated, what they take; from the second on, what they may take instead.
+        needed: a cluster must have the resources; else jobs are simulated without those that it lacks.
     """
 
     resources: tuple[str, ...] = ()
     source: str = ""
     ways: Mapping[int, Sequence[Taken]] = field(default_factory=dict)
+    needed: bool = True
 
 
 def with_demands(

@@ -62,10 +62,10 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
 
 def use_words(state: dict[str, Any]) -> str:
     """Say how much jobs hold of all: ``in use: 3 of 8 cores, 4 of 64 GB memory, 1 of 2 GPUs``."""
-    used = [resource_text(row["name"], row["used"], row["total"]) for row in state["in_use"]]
-    memory = state["memory"]
-    if memory and all(row["name"] != "memory_mb" for row in state["in_use"]):
-        used.append(resource_text("memory_mb", memory["set_aside_mb"], memory["total_mb"]))
+    rows, memory = {row["name"]: (row["used"], row["total"]) for row in state["in_use"]}, state["memory"]
+    if memory:  # also what paused jobs keep
+        rows["memory_mb"] = memory["set_aside_mb"], memory["total_mb"]
+    used = [resource_text(name, *amounts) for name, amounts in rows.items()]
     if power := state["power"]:
         used.append(f"{power['allotted_w']:g} of {power['budget_w']:g} W")
     return f"in use: {', '.join(used)}"

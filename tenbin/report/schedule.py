@@ -208,10 +208,7 @@ def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) 
 
 def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
     """Count units in use; on nodes, nodes' worth of the first resource."""
-    if pool.counted:
-        return placement.units
-    demand = outcome.job.way(placement).demand[0]
-    return sum(n * demand / pool.capacity_of(node)[0] for node, n in placement.nodes)
+    return placement.units if pool.counted else pool.nodes_worth(outcome.job, placement)
 
 
 def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> Figure:

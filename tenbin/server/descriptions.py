@@ -176,7 +176,7 @@ def known(coordinator: Coordinator, job_id: int) -> Entry:
 def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     """Describe one job with everything that is known; 404 if there is none."""
     entry = known(coordinator, job_id)
-    of_gpus = bool(coordinator.job_table.unit.gpus)
+    of_devices = bool(coordinator.cluster.cluster.pools[0].kind)
     return {
         **brief(coordinator, entry),
         "spec": entry.spec.model_dump(mode="json"),
@@ -191,8 +191,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "hosts": hosts(coordinator, entry),
         "cpus": list(entry.cores),
-        "devices": [] if of_gpus else list(entry.devices),
-        "gpus": list(entry.devices) if of_gpus else [],
+        "devices": list(entry.devices) if of_devices else [],
+        "gpus": [] if of_devices else list(entry.devices),
         "tasks": coordinator.job_table.tasks(entry),
         "alternative": entry.placement.alternative if entry.placement and entry.spec.alternatives else None,
         "cap_w": entry.placement.cap_w if entry.placement else None,

@@ -299,7 +299,7 @@ def details(coordinator: Coordinator, entry: Entry) -> Details:
     elif entry.alive and (sample := coordinator.folders.last_sample(entry.id, entry.attempt)):
         cpu_s, memory_mb = sample.cpu_s, sample.memory_mb
     gpus = [entry.placement.pool] if entry.devices and entry.placement else []
-    if coordinator.job_table.unit.gpus:
+    if not coordinator.cluster.cluster.pools[0].kind:
         gpus = list(map(str, entry.devices))
     return Details(**_why(coordinator, entry), cpu_s=cpu_s, memory_mb=memory_mb, gpus=gpus)
 

@@ -1387,6 +1387,8 @@ def main(world: type[History] = History) -> int:
         for policy, machine in pairs(world)
         if policy in (options.policy or POLICIES) and machine in (options.machine or world.settings)
     ]
+    if not chosen:
+        parser.error("no such policy schedules such a machine")
     began, lived, jobs, broken = time.perf_counter(), 0, 0, Counter[tuple[str, str, str]]()
     for seed in range(int(first), int(last or first) + 1):
         for policy, machine in chosen if not last else [chosen[seed % len(chosen)]]:

@@ -142,22 +142,24 @@ class Gpus:
     @property
     def kinds(self) -> tuple[GpuKind, ...]:
         """The kinds, each a resource of the node."""
-        names = sorted({kind_name(gpu.name) for gpu in self.by_number.values()})
+        by_name: dict[str, list[int]] = {}
+        for number, gpu in self.by_number.items():
+            by_name.setdefault(kind_name(gpu.name), []).append(number)
         return tuple(
             GpuKind(
-                "gpu" if len(names) == 1 else f"gpu:{name}", name, min(g.memory_mb for g in alike), len(alike)
+                "gpu" if len(by_name) == 1 else f"gpu:{name}",
+                name,
+                min(self.by_number[number].memory_mb for number in numbers),
+                len(numbers),
+                numbers=tuple(numbers),
             )
-            for name in names
-            for alike in [[gpu for gpu in self.by_number.values() if kind_name(gpu.name) == name]]
+            for name, numbers in sorted(by_name.items())
         )
 
     @property
     def numbers(self) -> dict[str, list[int]]:
         """The numbers of each resource."""
-        return {
-            kind.resource: [n for n, gpu in self.by_number.items() if kind_name(gpu.name) == kind.name]
-            for kind in self.kinds
-        }
+        return {kind.resource: list(kind.numbers) for kind in self.kinds}
 
     def choose(
         self,
@@ -326,6 +328,7 @@ class GpuWatch(GpuTable):
         self._gpus, self._free, self._idle_s, self._rule = gpus, free, idle_s, rule
         self._moves = moves
         self._jobs: dict[int, JobGpus] = {}  # by the number of the job's mark
+        self._attempts: dict[int, int] = {}  # likewise, of every job that runs its number
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
@@ -417,10 +420,11 @@ class GpuWatch(GpuTable):
 
     def begins(self, mark: str, job: int, numbers: Sequence[int]) -> None:
         """Note the GPUs of a job that is about to begin, or runs; none is noted of a job without."""
+        key, now_s = tree.number_of(mark), time.monotonic()
+        self._attempts[key] = job
         numbers = [number for number in numbers if number in self._gpus.by_number]
         if not numbers and not self._moves:
             return
-        key, now_s = tree.number_of(mark), time.monotonic()
         self._jobs[key] = self._recalled.get(key) or JobGpus(
             job, numbers, emulated=bool(self._gpus.emulated), since_s=now_s
         )
@@ -444,6 +448,7 @@ class GpuWatch(GpuTable):
         self._ended[number] = None
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
+        self._attempts.pop(number, None)
         job = self._jobs.pop(number, None)
         if job is not None:
             job.end(max(0.0, time.monotonic() - job.since_s - max(0.0, time.time() - ended_s)))
@@ -461,6 +466,8 @@ class GpuWatch(GpuTable):
                 job.ruled = True
                 what = f"{_named(job.numbers)}: no work for {duration(self._rule.after_s)}"
                 news.append(IdleGpus(job.job, what, self._rule.then))
+        if any(not then for _, _, then in news):  # once, whenever the coordinator is killed
+            self._keep()
         return news
 
     def use(self, job: int) -> JobGpuUse | None:
@@ -490,7 +497,11 @@ class GpuWatch(GpuTable):
         """
         ago_s = time.monotonic() - self._read_s
         return [
-            holder if holder.age_s is None else replace(holder, age_s=holder.age_s + ago_s)
+            replace(
+                holder,
+                age_s=None if holder.age_s is None else holder.age_s + ago_s,
+                job=self._attempts.get(holder.mark, 0),
+            )
             for holder in (self._now[number].holders if number in self._now else ())
             if holder.mark not in self._ended
             and not (holder.mark in self._jobs and (self._moves or number in self._jobs[holder.mark].numbers))

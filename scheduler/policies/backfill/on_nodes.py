@@ -777,7 +777,7 @@ def needs(job: Job, view: View, ways: Sequence[Way]) -> str:
         for pool, way in ways
         if not view.nodes[pool].misfit(way)
     ]
-    return f"waits for {', or for '.join(lacking)}"
+    return f"waits for {', or for '.join(dict.fromkeys(lacking))}"
 
 
 def has_room(nodes: Nodes, job: Job) -> bool:

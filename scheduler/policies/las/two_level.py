@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
+from scheduler.jobs.literals import resource_text
 from scheduler.model import events
 from scheduler.model.jobs import Job, Placement, Stage, counted, instant
 from scheduler.model.state import rooms
@@ -604,7 +605,9 @@ def _share(amounts: Sequence[float], node: Node, demand: Sequence[float]) -> str
     """Write amounts of the resources of which there is a demand."""
     names = node.pool.resources or ("device" if node.pool.kind else node.pool.name,)
     rows = zip(names, amounts, demand, strict=True)
-    return ", ".join(f"{max(0.0, amount):.3g} {name}" for name, amount, needed in rows if needed > 0)
+    return ", ".join(
+        resource_text(name, float(f"{max(0.0, amount):.3g}")) for name, amount, needed in rows if needed > 0
+    )
 
 
 def _nodes_at(where: Placement) -> Sequence[tuple[int | None, int]]:

@@ -20,6 +20,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
+from scheduler.workloads.arrivals import processors
 
 # Table of the paper, as in the authors' program lublin99.c.
 SERIAL, POWER_OF_TWO = 0.244, 0.576
@@ -42,7 +43,7 @@ class Lublin:
 
     Attributes:
         jobs: how many.
-        nodes: size of the machine the model is made for; None: the units of the cluster's first class.
+        nodes: size of the machine the model is made for; None: the processors of the cluster's first class.
         load: offered load (unit-seconds / units / time span); None: as the model has it. Reached by
             stretching the time between arrivals.
         estimate: "user" (an over-estimate), "exact" or "none".
@@ -65,7 +66,7 @@ class Lublin:
 
     def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
         """Generate a stream of jobs by the model."""
-        nodes = self.nodes or cluster.pools[0].units
+        nodes = self.nodes or processors(cluster.pools[0])
         if nodes < 2:
             raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")
         stretch = 1.0

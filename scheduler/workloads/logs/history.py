@@ -12,6 +12,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Job
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
+from scheduler.workloads.arrivals import Taken, TakenResources
 from scheduler.workloads.logs.files import blocks_of
 
 COLUMNS = {"id", "name", "user", "submit_s", "end_s", "running_s", "cores", "peak_memory_mb", "time_limit_s"}
@@ -19,7 +20,7 @@ COLUMNS = {"id", "name", "user", "submit_s", "end_s", "running_s", "cores", "pea
 
 @dataclass(frozen=True)
 class History:
-    """The reader; it has no options."""
+    """The reader; it has no options. A job with GPUs has one task, which takes them on one node."""
 
     def read(self, path: Path) -> Workload:
         """Read the file; the first submission is at 0 s.
@@ -39,7 +40,10 @@ class History:
         except ValueError as error:
             raise BadInput(f"{path}: {error}", "write it with: tenbin history --csv") from error
         left_out = Counter({"has not run and ended": len(rows) - len(ended)})
-        return Workload(arrivals, path.name, +left_out)
+        gpus = {number: row.get("gpus_asked") or "0" for number, row in enumerate(ended, 1)}
+        ways = {number: (Taken({"gpu": float(count)}, 1),) for number, count in gpus.items() if count != "0"}
+        taken = TakenResources(("gpu",), path.name, ways, needed=False) if ways else None
+        return Workload(arrivals, path.name, +left_out, taken=taken)
 
 
 def _arrival(number: int, row: dict[str, str], first_s: float) -> Arrival:

@@ -178,6 +178,7 @@ class Google2011(TaskParameters):
             f"{path.name}, Google cluster trace 2011",
             skipped,
             note=f"{share('task', self.every)} that was submitted and ended within the trace",
+            demanded=("cpu", "memory"),
         )
 
 
@@ -306,6 +307,7 @@ class Alibaba2017(TaskParameters):
             f"{path.name}, Alibaba cluster trace 2017",
             skipped,
             note=f"{share(thing, self.every)}; an instance runs as long as its task",
+            demanded=("cores", "memory"),
         )
 
 
@@ -396,6 +398,7 @@ class AlibabaGpu2023(TaskParameters):
             f"{path.name}, Alibaba GPU trace 2023",
             skipped,
             note=f"{share('pod', self.every)} that was scheduled; demand in cores, MB and GPUs",
+            demanded=("cores", "memory_mb", "gpu"),
         )
 
 

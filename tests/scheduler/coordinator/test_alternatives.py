@@ -12,6 +12,7 @@ from scheduler.engines.protocol import GpuRow, GpuTable
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool, Stop
+from tenbin.server.descriptions import memory
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
 
 POOL = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=(16.0, 1000.0, 1.0))
@@ -69,6 +70,47 @@ def test_an_attempt_keeps_its_alternative_and_the_next_one_chooses_anew(tmp_path
         manual.wait(20.0)
         coordinator.turn()
         assert entry.attempt == 2 and entry.place.alternative == 0 and entry.way.gpus == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_memory_set_aside_is_that_of_the_alternative_that_runs(tmp_path: Path, policy: str) -> None:
+    """Also after a restart, and where the next attempt has another one."""
+    manual = engine()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        blocker = submit(coordinator, cores=2, memory_mb=500.0)
+        ways = {**ON_GPU, "memory_mb": 200.0, "alternatives": ({"cores": 12, "memory_mb": 600.0},)}
+        job = submit(coordinator, **ways, retries=1)
+        assert shown(coordinator, blocker, job) == ["running"] * 2  # where the other would not fit
+        assert memory(coordinator)["set_aside_mb"] == 700.0
+        third = submit(coordinator, memory_mb=300.0)
+        assert shown(coordinator, third) == ["running"]
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        assert memory(coordinator)["set_aside_mb"] == 1000.0
+        for number in (blocker, third):
+            manual.end(number)
+        manual.end(job, code=3)
+        coordinator.turn()
+        on_gpu = submit(coordinator, **{**ON_GPU, "time_s": 5000.0})
+        manual.wait(20.0)
+        coordinator.turn()
+        entry = coordinator.job_table.open(job)
+        assert shown(coordinator, on_gpu, job) == ["running"] * 2 and entry.place.alternative == 1
+        assert memory(coordinator)["set_aside_mb"] == 600.0
+
+
+def test_a_lost_job_that_goes_on_by_another_alternative_has_the_memory_of_that(tmp_path: Path) -> None:
+    manual = engine()
+    with manual.coordinator(tmp_path, "fcfs", unit=UNIT) as coordinator:
+        ways = {**ON_GPU, "memory_mb": 200.0, "alternatives": ({"cores": 12, "memory_mb": 600.0},)}
+        blocker = submit(coordinator, cores=13)
+        job = submit(coordinator, **ways)
+        waits = submit(coordinator, cores=2, gpus=1, priority=1, time_s=5000.0)
+        manual.end(blocker)
+        manual.end(job, "interrupted")
+        coordinator.turn()
+        entry = coordinator.job_table.open(job)
+        assert shown(coordinator, waits, job) == ["running"] * 2 and entry.place.alternative == 1
+        assert memory(coordinator)["set_aside_mb"] == 600.0
 
 
 @pytest.mark.parametrize("policy", ["las", "las-mq", "las-drf", "kairos"])

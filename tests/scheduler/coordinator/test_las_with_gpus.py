@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from profiles.errors import BadInput
 from scheduler.engines.protocol import GpuRow, GpuTable
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import Unit
@@ -43,7 +44,7 @@ def test_a_job_with_gpus_keeps_them_and_one_of_cores_is_paused(tmp_path: Path, p
         new, waits = submit(coordinator, cores=3), submit(coordinator, gpus=1)
         coordinator.turn()
         assert shown(coordinator, trains, cores, new, waits) == ["running", "suspended", "running", "waiting"]
-        assert "waits on node 0 for 1 cores, 1 gpu; 0 cores, 0 gpu free there" in why(coordinator, waits)
+        assert "waits on node 0 for 1 core, 1 GPU; 0 cores, 0 GPUs free there" in why(coordinator, waits)
     with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
         assert shown(coordinator, trains, cores, new, waits) == ["running", "suspended", "running", "waiting"]
         manual.end(new)
@@ -90,3 +91,21 @@ def test_a_gpu_that_somebody_holds_is_given_to_nobody(
         coordinator.turn()
         assert shown(coordinator, submit(coordinator, gpus=1)) == ["running"]
     assert not caplog.records
+
+
+def test_its_owner_suspends_a_job_with_gpus_by_a_checkpoint_or_not(tmp_path: Path, policy: str) -> None:
+    """Whoever gives it its GPUs, tenbin by their numbers or Slurm."""
+    manual = ManualEngine(cluster=Cluster((POOL,)))
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        job, other = submit(coordinator, gpus=1, checkpoint_signal=10), submit(coordinator, gpus=1)
+        with pytest.raises(BadInput, match="would keep its memory on its GPUs"):
+            coordinator.suspend([other])
+        coordinator.suspend([job])
+        assert manual.asks == [(job, "checkpoint")]
+        assert coordinator.cluster.nodes["node"].free[0, 2] == 0  # until it has left
+        manual.end(job, "checkpointed", 85)
+        coordinator.turn()
+        assert shown(coordinator, job, other) == ["suspended", "running"]
+        assert coordinator.cluster.nodes["node"].free[0, 2] == 1
+        coordinator.resume([job])
+        assert shown(coordinator, job) == ["running"] and manual.begun[-1] == (job, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,6 +220,41 @@ def test_jobs_whose_attempts_are_over_wait_where_the_machine_is_too_small(
     with engine.coordinator(tmp_path, unit=after.unit) as coordinator:
         coordinator.turn()
         assert shown(coordinator, lost, last) == ["done", "held"]
+
+
+def kinds_of(**numbers: Sequence[int]) -> Division:
+    """Return a node of four cores with GPUs of these kinds, by the numbers of each."""
+    kinds = tuple(
+        GpuKind(f"gpu:{name}" if len(numbers) > 1 else "gpu", name, 1e4, len(own), numbers=tuple(own))
+        for name, own in sorted(numbers.items())
+    )
+    resources = ("cores", "memory_mb", *(kind.resource for kind in kinds))
+    capacity = (4.0, 1000.0, *(float(kind.number) for kind in kinds))
+    pool = Pool("node", 1, resources=resources, capacity=capacity)
+    return Division("fcfs", Cluster((pool,)), Unit(node=True, cores=4, gpus=kinds))
+
+
+def test_a_job_that_runs_has_gpus_of_the_kind_that_they_are(tmp_path: Path) -> None:
+    """Others may have been divided since, or joined; or its own are gone, and their kind with them."""
+    before, divided = kinds_of(half=[0, 1, 2]), kinds_of(half=[1, 2], eighth=[3, 4])
+    other = kinds_of(eighth=[3, 4], quarter=[5])
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, unit=before.unit) as coordinator:
+        job = submit(coordinator, gpus=2)
+        coordinator.job_table.open(job).devices = (1, 2)
+        coordinator.job_table.mark_changed(coordinator.job_table.open(job))
+        coordinator.turn()
+    engine.cluster = divided.cluster
+    with engine.coordinator(tmp_path, unit=divided.unit) as coordinator:
+        (free,) = coordinator.cluster.nodes["node"].free.tolist()
+        assert free == [3.0, 1000.0, 2.0, 0.0]
+    engine.cluster = other.cluster
+    with engine.coordinator(tmp_path, unit=other.unit) as coordinator:
+        (free,) = coordinator.cluster.nodes["node"].free.tolist()
+        assert shown(coordinator, job) == ["running"] and free == [3.0, 1000.0, 2.0, 1.0]
+        engine.end(job)
+        coordinator.turn()
+        assert shown(coordinator, job) == ["done"]
 
 
 def node(cores: float, memory_mb: float = 1000.0) -> Division:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model import events as act
+from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import (
     KINDS,
@@ -246,6 +247,16 @@ def test_both_places_of_a_move_count() -> None:
     metrics.add(outcome)
     assert outcome.end_s == 22.0 and outcome.energy_j == 2400.0 and outcome.overhead_s == 2.0
     assert metrics.metrics().utilisation_ratio == 24 / 44 and 200.0 in drawn
+
+
+def test_utilisation_is_of_the_first_resource_that_a_node_has() -> None:
+    """Of a node of 4 GPUs one for 10 s, of one without any a quarter of the cores for 20 s."""
+    cluster = parse_cluster("1xgpu[gpu=4,cores=8]+1xcpu[cores=16]")
+    jobs = (Job(1, 0.0, 1, demand=(1.0, 8.0)), Job(2, 0.0, 1, demand=(0.0, 4.0)))
+    metrics = Accumulator(cluster)
+    arrivals = [Arrival(jobs[0], 10.0), Arrival(jobs[1], 20.0)]
+    Simulator(cluster, arrivals, create("easy"), sinks=[metrics]).run()
+    assert metrics.metrics().utilisation_ratio == (10 / 4 + 20 / 4) / 40
 
 
 def test_a_start_is_told_when_the_restart_is_over_and_not_where_it_was_broken_off() -> None:

@@ -100,6 +100,11 @@ def test_a_machine_that_comes_up_with_fewer_gpus(gpus: Up) -> None:
     up.kill()
     up.start("--emulate", "gpus-2")
     assert lives.info()["stage"] == "running" and lives.info()["gpus"] == numbers
+    up.kill()
+    up.start("--no-gpus")
+    assert f"; GPUs {', '.join(map(str, numbers))}; attempt 1" in up.run("info", str(lives.id)).stdout
+    up.kill()
+    up.start("--emulate", "gpus-2")
     (node,) = up.client.call("GET", "/nodes")
     assert {gpu["number"]: gpu["job"] for gpu in node["gpus"]} == dict.fromkeys(numbers, lives.id) | {
         number: None for number in (0, 1) if number not in numbers
@@ -516,6 +521,7 @@ def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
     table = up.client.call("GET", "/nodes")[0]
     assert [bool(gpu["strangers"]) for gpu in table["gpus"]] == [False, False, True, False]
     assert (table["gpus"][0]["job"], table["free"]["gpu"]) == (own.id, 2)
+    assert f" of job {others.id}, to which it is not given" in table["gpus"][2]["strangers"][0]
     for job in (own, others):
         job.cancel()
         job.wait(60)
@@ -862,10 +868,15 @@ def test_idleness_of_each_gpu_is_told_once_until_it_works(watch: Callable[..., G
         show(gpu_watch, 10.0, 0.0, 1.0)
         news += gpu_watch.idle()
     assert news == [(7, "GPU 0: no work for 1:00 min", "")]
+    gpu_watch = watch()  # of the next coordinator
+    gpu_watch.begins("m", 7, (0, 1))
     show(gpu_watch, 10.0, 0.5, 1.0)
     for _ in range(7):
         show(gpu_watch, 10.0, 0.0, 0.0)
     assert gpu_watch.idle() == [(7, "GPUs 0, 1: no work for 1:00 min", "")] and not gpu_watch.idle()
+    gpu_watch = watch()  # the one before was killed as soon as it had told it
+    gpu_watch.begins("m", 7, (0, 1))
+    assert not gpu_watch.idle()
 
 
 def test_among_devices_a_program_may_move_and_hold_others_than_its_own(

@@ -152,7 +152,10 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
     where = machine(tree, SIBLINGS)
     supervisor = "\0".join(["python3", "-P", "-m", SUPERVISOR.decode(), "/somewhere/report.sock"])
     jobs = {
-        20: ("2", "TENBIN_MARK=/home/other/jobs:1:1\0CUDA_VISIBLE_DEVICES=GPU-a,GPU-b"),
+        20: (
+            "2",
+            "TENBIN_MARK=/home/other/jobs:1:1\0CUDA_VISIBLE_DEVICES=GPU-b\0ROCR_VISIBLE_DEVICES=GPU-a,GPU-e",
+        ),
         21: ("3", f"TENBIN_MARK={HOME}:1:1\0CUDA_VISIBLE_DEVICES=GPU-c"),
         22: ("5,6", None),  # of another user
         23: ("0-7", "TENBIN_MARK=/home/other/jobs:2:1\0TENBIN_DEVICE=1"),

@@ -44,6 +44,19 @@ def test_jobs_that_run_are_left_out(tmp_path: Path) -> None:
     assert sum(workload.skipped.values()) == 2
 
 
+def test_jobs_take_their_gpus_where_the_cluster_has_some(tmp_path: Path) -> None:
+    file = tmp_path / "history.csv"
+    lines = "1,a,me,1000,1003,3,4,100,,2\n2,b,me,1001,1002,1,2,,,0\n"
+    file.write_text(f"{HEAD.strip()},gpus_asked\n{lines}")
+    workload = load(str(file), parse_cluster("1xnode[cores=8,memory_mb=1000,gpu=4]"))
+    demands = [(a.job.units, a.job.demand) for a in workload.arrivals]  # type: ignore[union-attr]
+    assert demands == [(1, (4.0, 100.0, 2.0)), (2, (1.0, 0.0, 0.0))] and not workload.remarks
+    for cluster in ("8", "1xnode[cores=8]"):
+        workload = load(str(file), parse_cluster(cluster))
+        assert [a.job.units for a in workload.arrivals][1] == 2  # type: ignore[union-attr]
+        assert workload.remarks["it took gpu, which the cluster does not have"] == 1
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

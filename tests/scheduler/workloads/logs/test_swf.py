@@ -219,6 +219,16 @@ def test_unknown_kind_of_file(tmp_path: Path) -> None:
         load(str(tmp_path / "log.xyz"), Cluster((Pool("node", 16),)))
 
 
+NODES = "2xnode[gpu=4,cores=64]"
+
+
+def test_lublin_s_machine_is_the_processors_of_nodes() -> None:
+    jobs = [job.job for job in load("generator:lublin,jobs=300,load=0.5", parse_cluster(NODES)).arrivals]  # type: ignore[union-attr]
+    alike = [job.job for job in load("generator:lublin,jobs=300,load=0.5", parse_cluster("128")).arrivals]  # type: ignore[union-attr]
+    assert [job.units for job in jobs] == [job.units for job in alike] and max(job.units for job in jobs) > 2
+    assert {job.demand for job in jobs} == {(0.0, 1.0)}
+
+
 def test_lublin_model() -> None:
     """Its load, sizes and seeds; the paper's model offers about 0.65 to a machine of 128 nodes."""
     cluster = Cluster((Pool("node", 128),))

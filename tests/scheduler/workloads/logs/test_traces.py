@@ -239,6 +239,29 @@ def test_alibaba_gpu_nodes_are_a_cluster(tmp_path: Path) -> None:
             parse_cluster(written(tmp_path, "bad.csv", text))
 
 
+@pytest.mark.parametrize(
+    ("cluster", "demand"),
+    [
+        ("1xnode[cores=64,memory_mb=512000,gpu=4]", (8.0, 1048.576, 2.0)),
+        ("1xnode[gpu=4,memory=512000,ssd=9,cpu=64]", (2.0, 1048.576, 0.0, 8.0)),
+    ],
+)
+def test_a_demand_is_of_the_resource_of_its_name(
+    tmp_path: Path, cluster: str, demand: tuple[float, ...]
+) -> None:
+    """Whatever their order; of what the trace does not know jobs take none."""
+    path = written(tmp_path, "pod_list.csv", PODS + "p,8000,1000,2,1000,,LS,Running,10,110,20\n")
+    (arrival,) = load(path, parse_cluster(cluster)).arrivals  # type: ignore[misc]
+    assert arrival.job.demand == demand
+
+
+def test_resources_that_a_cluster_does_not_have_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "pod_list.csv", PODS + "p,8000,1000,2,1000,,LS,Running,10,110,20\n")
+    with pytest.raises(BadInput, match=r"demand cores, memory_mb, gpu; the cluster has .*gpu\.t4") as error:
+        load(path, parse_cluster("1xnode[cores=64,gpu.a100=2,gpu.t4=2]"))
+    assert "memory_mb, gpu" in error.value.remedy
+
+
 def test_alibaba_gpu_whole_node_list() -> None:
     (pool,) = parse_cluster(str(data("alibaba-gpu2023-openb_node_list_all_node.csv"))).pools
     assert (pool.units, sum(capacity[2] for capacity in pool.capacities)) == (1_523, 6_212)

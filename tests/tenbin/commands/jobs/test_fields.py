@@ -214,6 +214,8 @@ def test_the_cases_are_all_fields_and_all_words_of_sbatch() -> None:
         ("--notify nosuchcmd", "--notify 'nosuchcmd': there is no such command; write mail, a URL, or"),
         ("--or cores=0", "--or 'cores=0': cores must be at least 1; write for instance cores=16"),
         ("--or gpus=0", "--or 'gpus=0': gpus must be at least 1; leave it out: then it has none"),
+        ("--or cores=3,memory=0", "--or '0' is too little"),
+        ("--or cores=3,time=0", "--or '0' is too short"),
         ("--or cores=3,cores=4", "--or 'cores=3,cores=4': cores stands there twice; leave one out"),
     ],
 )
