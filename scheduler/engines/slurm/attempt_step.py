@@ -26,6 +26,7 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmForbidden,
     SlurmJob,
     SlurmNodeRefused,
+    SlurmNotNow,
     SlurmSilent,
 )
 
@@ -818,7 +819,7 @@ def _submitted(attempt: SlurmAttempt, outcome: Outcome, view: ClusterView) -> Ne
 
 def _settled_external(attempt: SlurmAttempt, outcome: Outcome, view: ClusterView) -> Next:
     what, error = outcome.what, outcome.error
-    if what == "start" and error is not None and not isinstance(error, SlurmSilent):
+    if what == "start" and error is not None and not isinstance(error, SlurmNotNow):
         report = Report(*attempt.key, "lost", view.time_s, trouble=error.what)
         return attempt, [Refused(f"Slurm refused to start it where tenbin wanted: {error.what}"), report]
     if error is not None:

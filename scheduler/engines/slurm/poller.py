@@ -237,7 +237,7 @@ class Outcome(NamedTuple):
     error: SlurmError | None
 
 
-News = ClusterSnapshot | Outcome | SlurmError
+News = ClusterSnapshot | Outcome | Unavailable
 
 
 class SbatchSource(Protocol):
@@ -346,10 +346,8 @@ class SlurmPoller:
             jobs, nodes = self.slurm.jobs(), self.slurm.nodes()
             answers = self.heartbeats.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
             self._tell(ClusterSnapshot(jobs, nodes, external_jobs, answers))
-        except SlurmError as error:
+        except Unavailable as error:  # or an answer that cannot be read, a file that cannot be written
             self._tell(error)
-        except Unavailable as error:  # an answer that cannot be read, a file that cannot be written
-            self._tell(SlurmError(error.what, error.remedy))
         self._snapshot_at = time.monotonic() + (BUSY_S if busy else self._idle_s)
 
     def _tell(self, news: News) -> None:
