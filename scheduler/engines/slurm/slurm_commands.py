@@ -441,6 +441,11 @@ class Batch:
     output: Path
     gres: str = ""
 
+    @property
+    def minutes(self) -> int | None:
+        """Slurm's limit; tenbin ends it first, to the second."""
+        return None if self.time_s is None else int(self.time_s // 60) + 2
+
     def options(self) -> list[str]:
         options = [
             *("--parsable", "--no-requeue", "--open-mode=append", "--export=ALL", "--chdir=/"),
@@ -450,8 +455,8 @@ class Batch:
         ]
         if self.memory_mb is not None:
             options.append(f"--mem={math.ceil(self.memory_mb / MIB - 1e-6)}M")
-        if self.time_s is not None:
-            options.append(f"--time={int(self.time_s // 60) + 2}")  # tenbin ends it first, to the second
+        if self.minutes is not None:
+            options.append(f"--time={self.minutes}")
         if self.gres:
             options.append(f"--gres={self.gres}")
         return options
