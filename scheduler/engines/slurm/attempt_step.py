@@ -620,7 +620,9 @@ def _steer(
         return attempt if attempt.suspended else do(attempt, "suspend", effects)
     if attempt.suspended:
         return do(attempt, "resume", effects)
-    if (obeyed and not recap) or now < attempt.wake_at:
+    # If slurmctld has forgotten its start, scancel would try for minutes to signal it.
+    forgotten = attempt.seen is not None and attempt.seen.state == "PENDING"
+    if (obeyed and not recap) or now < attempt.wake_at or forgotten:
         return attempt
     return replace(do(attempt, "wake", effects), wake_at=now + AGAIN_S)
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.attempts.checked import LASTING
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
 from agent.power.caps import IN_FORCE
 from profiles.errors import Unavailable
 from profiles.files.safe_files import read_plain
-from scheduler.engines.slurm.sbatch_queue import SeenJob
+from scheduler.engines.slurm.sbatch_queue import SbatchQueue, SeenJob
 from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmJob, SlurmNode
 
 log = logging.getLogger("tenbin")
@@ -240,16 +240,6 @@ class Outcome(NamedTuple):
 News = ClusterSnapshot | Outcome | Unavailable
 
 
-class SbatchSource(Protocol):
-    """The place where jobs of plain ``sbatch`` are taken over, for ``gate_s`` at most."""
-
-    gate_s: float
-
-    def look(self) -> list[SeenJob]: ...
-
-    def rung(self) -> bool: ...
-
-
 class SlurmPoller:
     """A thread that makes calls one after the other, and looks at Slurm and at folders between them.
 
@@ -257,7 +247,7 @@ class SlurmPoller:
     ``fileno`` is readable when there is news, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchSource | None = None) -> None:
+    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchQueue | None = None) -> None:
         self.slurm, self.sbatch, self.heartbeats = slurm, sbatch, Heartbeats(lease_s)
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock

@@ -350,19 +350,18 @@ class Answer(NamedTuple):
     """What Slurm prints when a call fails for one reason; ``signs``: any of these, as parts of words."""
 
     kind: type[SlurmError]
-    remedy: str
     signs: tuple[str, ...]
+    remedy: str = DOCTOR
 
 
 ANSWERS = (  # several jobs in one call may have several: the first one counts
     Answer(
         SlurmSilent,
-        "does munged run here with the cluster's key? see: munge -n | unmunge",
         ("munge", "Munge", "authentication"),
+        "does munged run here with the cluster's key? see: munge -n | unmunge",
     ),
     Answer(
         SlurmSilent,
-        REACH,
         (
             *("Unable to contact slurm controller", "Connection refused", "onnection timed out"),
             *("Socket timed out", "Communication connection failure", "standby mode", "Try again"),
@@ -370,34 +369,33 @@ ANSWERS = (  # several jobs in one call may have several: the first one counts
             *("eceive failure", "Communication shutdown failure", "Transport endpoint is not connected"),
             *("temporarily unable to accept", "Unable to establish control"),
         ),
+        REACH,
     ),
-    Answer(SlurmNotNow, DOCTOR, ("try again later", "try again in a bit")),
+    Answer(SlurmNotNow, ("try again later", "try again in a bit")),
     Answer(
         SlurmForbidden,
-        DOCTOR,
         ("Access/permission denied", "Invalid user id", "Operation not permitted", "ermission denied"),
     ),
     Answer(
         SlurmNodeRefused,
-        "see: sinfo",
         (
             *("Invalid node name specified", "Requested nodes not in this partition"),
             *("Requested nodes are busy", "Required node not available"),
         ),
+        "see: sinfo",
     ),
-    Answer(SlurmUnknownJob, DOCTOR, ("Invalid job id specified",)),
+    Answer(SlurmUnknownJob, ("Invalid job id specified",)),
     Answer(
         SlurmTooLate,
-        DOCTOR,
         ("no longer pending execution", "already completing or completed", "Job has already finished"),
     ),
-    Answer(SlurmNotSuspended, DOCTOR, ("Job is not suspended",)),
-    Answer(SlurmNoPartition, DOCTOR, ("Invalid partition name specified",)),
-    Answer(SlurmPartitionInUse, DOCTOR, ("Partition is in use",)),
+    Answer(SlurmNotSuspended, ("Job is not suspended",)),
+    Answer(SlurmNoPartition, ("Invalid partition name specified",)),
+    Answer(SlurmPartitionInUse, ("Partition is in use",)),
     Answer(
         SlurmError,
-        "name the cluster's slurm.conf in SLURM_CONF",
         ("configuration source", "unable to process configuration", "Unable to open", "slurm.conf"),
+        "name the cluster's slurm.conf in SLURM_CONF",
     ),
 )
 
