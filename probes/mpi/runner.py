@@ -89,7 +89,7 @@ class MpiInstall:
         # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
         tied = [] if hosts else die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
-        return [*start, *tied, *_GUARD, *bound, *program]
+        return [*start, *tied, *GUARD, *bound, *program]
 
     def job_command(
         self,
@@ -110,7 +110,7 @@ class MpiInstall:
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
         start = [str(self.launcher), *self._reach(hosts, per_host), *here, "-n", str(ranks), *tied]
-        return [*start, *_GUARD, *bound, *program]
+        return [*start, *GUARD, *bound, *program]
 
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
         """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
@@ -124,7 +124,7 @@ class MpiInstall:
         else:
             start = ["-launcher", "rsh", "-hosts", named]
         start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
-        return [str(self.launcher), *start, *_GUARD, *program]
+        return [str(self.launcher), *start, *GUARD, *program]
 
     def _reach(self, hosts: Sequence[str], per_host: int = 1) -> list[str]:
         return _open_mpi(hosts, per_host) if self.family == "openmpi" else _mpich(hosts, per_host)
@@ -143,7 +143,7 @@ class MpiInstall:
 
 
 # The guard is started by its file, isolated: the environment is meant for the program.
-_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
+GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
 
 
 def die_with_parent(signal_name: str) -> list[str]:

@@ -225,9 +225,11 @@ class SimulatedSbatch(SimulatedSlurm):
 
     def _update(self, job: SbatchJob, changes: Sequence[str]) -> None:
         if job.final:
-            raise error_of(("scontrol",), "Job has already finished: already completed", 1)
+            raise error_of(("scontrol",), "Job has already finished", 1)
         if job.state != "PENDING":
-            raise error_of(("scontrol",), "Job is no longer pending execution", 1)
+            resizes = "ReqNodeList=" in changes
+            said = "Invalid node name specified" if resizes else "Job is no longer pending execution"
+            raise error_of(("scontrol",), f"{said} for job {job.id}", 1)
         for change in changes:
             name, _, value = change.partition("=")
             if name == "StartTime":

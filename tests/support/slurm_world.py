@@ -817,6 +817,8 @@ class SimulatedSlurm(Slurm):
         process = next((p for p in cluster.processes if p.slurm == job.id), None)
         there = process is not None and cluster.nodes[process.node].answers
         if "--signal=USR1" in words:
+            if job.state == "PENDING":
+                raise SlurmSilent("scancel did not answer within 20 s")  # it tries that again for minutes
             if cluster.lost_mail:
                 cluster.lost_mail -= 1
                 cluster.story(f"a signal is lost: of Slurm job {job.id}")

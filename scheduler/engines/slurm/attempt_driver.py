@@ -44,7 +44,7 @@ from scheduler.engines.slurm.node_states import NodeStates, Partitions
 from scheduler.engines.slurm.poller import BUSY_S, NOBODY, ClusterSnapshot, Key, Outcome, SlurmPoller
 from scheduler.engines.slurm.power_budget import PowerBudget
 from scheduler.engines.slurm.sbatch_queue import SbatchJob, SbatchQueue, SeenJob, result_of
-from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmForbidden, SlurmJob, SlurmSilent
+from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmJob, SlurmNotNow, SlurmNotSuspended
 from scheduler.model.jobs import Placement
 
 # -- the driver --------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class AttemptDriver:
                 self._next(key, lambda attempt, view: attempt_step.settled(attempt, outcome, view))
         elif outcome.what == "submit" and isinstance(outcome.value, int):  # it was revoked meanwhile
             self._cancel(key, outcome.value, f"{self.mark}{key[0]}:{key[1]}")
-        if error is not None and not isinstance(error, SlurmSilent):
+        if error is not None and not isinstance(error, SlurmNotNow):
             whose = f"job {key[0]}: " if key[0] else ""
             log.error("%s%s: %s", whose, outcome.what, error)
 
@@ -326,9 +326,9 @@ def call_for_external(sbatch: SbatchQueue, attempt: SlurmAttempt, call: Call) ->
     elif call == "hold":
         return sbatch.hold(key)
     elif call == "cancel":
-        slurm.call("scancel", key)
+        slurm.cancel(key)
     elif call == "suspend":
-        slurm.call("scontrol", "suspend", key)
+        slurm.suspend(key)
     elif isinstance(attempt.seen, SbatchJob):
         of_node = math.ceil(attempt.seen.cpus / len(attempt.cpus))
         return resume_job(slurm, key, dict.fromkeys(attempt.cpus, of_node))
@@ -350,13 +350,8 @@ def resume_job(slurm: Slurm, number: int | str, shares: Mapping[str, int]) -> bo
         room = {node.name: node.cpus - node.cpus_used for node in slurm.nodes()}
         if any(cpus > room.get(name, 0) for name, cpus in shares.items()):
             return False
-    try:
+    with suppress(SlurmNotSuspended):
         slurm.resume(number)
-    except (SlurmSilent, SlurmForbidden):
-        raise
-    except SlurmError as error:
-        if "not suspended" not in str(error):
-            raise
     return True
 
 
@@ -436,7 +431,7 @@ class SlurmExternalJobs(ExternalJobSource):
         return not self.counted or all(free(node) >= units for node, units in placement.nodes)
 
     def drop(self, key: str) -> None:
-        self._steer("cancel", key, lambda: self.sbatch.slurm.call("scancel", key))
+        self._steer("cancel", key, lambda: self.sbatch.slurm.cancel(key))
 
     def _steer(self, what: str, key: str, call: Callable[[], object]) -> None:
         """Have a job changed if it is there still."""

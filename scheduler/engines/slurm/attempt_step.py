@@ -26,6 +26,7 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmForbidden,
     SlurmJob,
     SlurmNodeRefused,
+    SlurmNotNow,
     SlurmSilent,
 )
 
@@ -619,7 +620,9 @@ def _steer(
         return attempt if attempt.suspended else do(attempt, "suspend", effects)
     if attempt.suspended:
         return do(attempt, "resume", effects)
-    if (obeyed and not recap) or now < attempt.wake_at:
+    # If slurmctld has forgotten its start, scancel would try for minutes to signal it.
+    forgotten = attempt.seen is not None and attempt.seen.state == "PENDING"
+    if (obeyed and not recap) or now < attempt.wake_at or forgotten:
         return attempt
     return replace(do(attempt, "wake", effects), wake_at=now + AGAIN_S)
 
@@ -818,7 +821,7 @@ def _submitted(attempt: SlurmAttempt, outcome: Outcome, view: ClusterView) -> Ne
 
 def _settled_external(attempt: SlurmAttempt, outcome: Outcome, view: ClusterView) -> Next:
     what, error = outcome.what, outcome.error
-    if what == "start" and error is not None and not isinstance(error, SlurmSilent):
+    if what == "start" and error is not None and not isinstance(error, SlurmNotNow):
         report = Report(*attempt.key, "lost", view.time_s, trouble=error.what)
         return attempt, [Refused(f"Slurm refused to start it where tenbin wanted: {error.what}"), report]
     if error is not None:

@@ -143,13 +143,14 @@ class BatchWriter:
 
 # -- allocations used again --------------------------------------------------------------------------------
 #
-# The next job of the same size on the same node runs in the Slurm job of the last one.
+# The next job of the same size on the same node runs in the Slurm job of the last one, if its time is enough.
 # ``agent.supervisor.allocation_reuse`` waits there for it. Such an attempt has no Slurm job of its own.
 # Before it is passed on, the comment of the other Slurm job is written into its folder.
 
 
 BY = "relay"  # file in the folder of an attempt: the comment of the Slurm job that it was passed on to
-OLDEST_S = 45.0  # the limit of time that Slurm was told is a minute more than a job's own
+OLDEST_S = 45.0  # of a Slurm job without a limit, which its partition may have
+SPARE_S = 15.0  # of the time that Slurm gives
 
 
 class AllocationReuse:
@@ -179,7 +180,7 @@ class AllocationReuse:
         now, file = time.monotonic(), attempt.files.path / BY
         self._open = [(before, until) for before, until in self._open if until > now]
         for before, _ in self._open:
-            if now - before.since < OLDEST_S and _size(before.batch) == _size(attempt.batch):
+            if follows(before, attempt, now):
                 self._open = [offer for offer in self._open if offer[0] is not before]
                 file.write_text(before.comment)
                 if allocation_reuse.pass_on(before.files.path, attempt.files.path):
@@ -189,6 +190,7 @@ class AllocationReuse:
                         comment=before.comment,
                         slurm=before.slurm,
                         since=before.since,
+                        batch=before.batch,
                     )
                 file.unlink()
                 return self.take(attempt)
@@ -219,9 +221,20 @@ def passed_on_to(attempt: Attempt, mark: str) -> str:
     return ""
 
 
-def _size(batch: Batch | None) -> Batch | None:
-    """Return what Slurm holds for a batch job."""
-    return None if batch is None else replace(batch, script="", name="", comment="", output=Path())
+def follows(before: SlurmAttempt, attempt: SlurmAttempt, now: float) -> bool:
+    """Say whether an attempt may run in the Slurm job of one that has ended: its size, and time enough."""
+    old, new = before.batch, attempt.batch
+    if old is None or new is None or _size(old) != _size(new):
+        return False
+    age_s = now - before.since
+    if old.minutes is None or new.time_s is None:
+        return old.minutes is None and new.time_s is None and age_s < OLDEST_S
+    return age_s + new.time_s + SPARE_S <= old.minutes * 60
+
+
+def _size(batch: Batch) -> Batch:
+    """Return what Slurm holds for a batch job, however long."""
+    return replace(batch, script="", name="", comment="", output=Path(), time_s=None)
 
 
 # -- the layer below programs on devices -------------------------------------------------------------------

@@ -282,13 +282,12 @@ def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
         Unavailable: nothing is known of any.
     """
     hosts = {host.name for host in site.inventory.hosts}
-    known = {
+    powers = {
         name: kept
         for name, kept in _said_before(file, lambda row: NodePower(**row)).items()
-        if bool(kept.emulated) == (sysfs != REAL_SYSFS)
+        if name in hosts and bool(kept.emulated) == (sysfs != REAL_SYSFS)
     }
     free = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
-    powers = {name: power for name, power in known.items() if name in hosts}
     program = ["-m", "agent.power.cap_keeper", sysfs, str(node_states())]
     answers = ask_nodes(
         free, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE

@@ -203,18 +203,16 @@ class SlurmEngine(Engine):
                     self.driver.start_external(self._watch(job).key)
                 continue
             attempt = self._watch(job)
-            trouble = None
             try:
-                attempt = self._write_order(job, environment, attempt)
-                placed.append(attempt)
+                placed.append(self._write_order(job, environment, attempt))
+                continue
             except Unavailable as error:
                 trouble = str(error)
             except OSError as error:
                 if error.errno in NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
                 trouble = f"{error.filename or attempt.files.path}: {error.strerror}"
-            if trouble is not None:
-                self.driver.report(attempt, Report(*attempt.key, "never", time.time(), trouble=trouble))
+            self.driver.report(attempt, Report(*attempt.key, "never", time.time(), trouble=trouble))
         if self.partitions.prefix:
             self.partitions.follow(self.inventory.regions(), self._sent())
         for attempt in placed:

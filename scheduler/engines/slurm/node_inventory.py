@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -77,7 +78,8 @@ class NodeInventory:
         anywhere = dict.fromkeys((*present, *self.away), placement.units)
         taken: list[int] = []
         left = placement.units
-        for node, most in (*self._best(job, placement).items(), *anywhere.items()):
+        best = self._best(job, placement) or self._alike(placement.units, present)
+        for node, most in (*best.items(), *anywhere.items()):
             units = min(left, most, self.free_units(node))
             taken += self.take(node, units * self._unit_cores(node))
             left -= units
@@ -92,6 +94,23 @@ class NodeInventory:
         if placement.nodes or self.fences is None:
             return {node: placement.units for node, _ in placement.nodes}
         return self.fences.place(placement.region, placement.units, self.away)
+
+    def _alike(self, units: int, nodes: Iterable[int]) -> dict[int, int]:
+        """Choose equally many units of few nodes, the fullest that will do; {}: Slurm would let the job wait.
+
+        Slurm holds as many cores of each node for a job as of the one that gives most.
+        """
+        free = {node: self.free_units(node) for node in nodes}
+        most = max(free.values(), default=0)
+        held, chosen = math.inf, dict[int, int]()
+        for count in range(-(-units // most), len(free) + 1) if most else ():
+            each = -(-units // count)
+            able = sorted((node for node in free if free[node] >= each), key=free.__getitem__)
+            if len(able) >= count and each * count < held:
+                held, chosen = each * count, dict.fromkeys(able[:count], each)
+            if held == units or each == 1:
+                break
+        return chosen
 
     def _units_of(self, cores: Iterable[int]) -> dict[int, int]:
         """Count the units of a counted pool, by node."""

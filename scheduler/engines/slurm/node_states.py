@@ -22,6 +22,8 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmError,
     SlurmForbidden,
     SlurmNode,
+    SlurmNoPartition,
+    SlurmPartitionInUse,
     SlurmSilent,
     parse_hosts,
 )
@@ -218,7 +220,7 @@ class Partitions:
         return True
 
     def submit(self, batch: Batch) -> int:
-        """Hand a job to Slurm, in the poller's thread; if it has forgotten the partition, that is made first.
+        """Hand a job to Slurm, in the poller's thread; if it refuses it, the partition is made anew first.
 
         Raises:
             SlurmError: as ``Slurm.submit``.
@@ -226,8 +228,10 @@ class Partitions:
         slurm = self._poller.slurm
         try:
             return slurm.submit(self._open(batch))
-        except SlurmError as error:
-            if batch.partition not in self._wanted or "partition" not in str(error):
+        except SlurmSilent:
+            raise
+        except SlurmError:  # it may say no more than that no node will do
+            if batch.partition not in self._wanted:
                 raise
         with suppress(SlurmForbidden):
             self._bring_about(self._wanted, self._own)
@@ -284,7 +288,7 @@ def bring_about(slurm: Slurm, base: str, partitions: Wanted, own: Collection[str
         The partitions of ours that are there then.
 
     Raises:
-        SlurmSilent, SlurmForbidden, SlurmError: as they say.
+        SlurmError: of the class that says why.
     """
     there = slurm.partitions()
     for name, nodes in partitions.items():
@@ -309,10 +313,8 @@ def _like(words: Mapping[str, str]) -> Sequence[str]:
 def _deleted(slurm: Slurm, name: str) -> bool:
     """Delete a partition if there are no jobs in it; return whether it is gone."""
     try:
-        slurm.call("scontrol", "delete", f"PartitionName={name}")
-    except SlurmError as error:
-        if "in use" in str(error):
-            return False
-        if "Invalid partition" not in str(error):
-            raise
+        with suppress(SlurmNoPartition):
+            slurm.call("scontrol", "delete", f"PartitionName={name}")
+    except SlurmPartitionInUse:
+        return False
     return True

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.attempts.checked import LASTING
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
 from agent.power.caps import IN_FORCE
 from profiles.errors import Unavailable
 from profiles.files.safe_files import read_plain
-from scheduler.engines.slurm.sbatch_queue import SeenJob
+from scheduler.engines.slurm.sbatch_queue import SbatchQueue, SeenJob
 from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmJob, SlurmNode
 
 log = logging.getLogger("tenbin")
@@ -237,17 +237,7 @@ class Outcome(NamedTuple):
     error: SlurmError | None
 
 
-News = ClusterSnapshot | Outcome | SlurmError
-
-
-class SbatchSource(Protocol):
-    """The place where jobs of plain ``sbatch`` are taken over, for ``gate_s`` at most."""
-
-    gate_s: float
-
-    def look(self) -> list[SeenJob]: ...
-
-    def rung(self) -> bool: ...
+News = ClusterSnapshot | Outcome | Unavailable
 
 
 class SlurmPoller:
@@ -257,7 +247,7 @@ class SlurmPoller:
     ``fileno`` is readable when there is news, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchSource | None = None) -> None:
+    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchQueue | None = None) -> None:
         self.slurm, self.sbatch, self.heartbeats = slurm, sbatch, Heartbeats(lease_s)
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock
@@ -346,10 +336,8 @@ class SlurmPoller:
             jobs, nodes = self.slurm.jobs(), self.slurm.nodes()
             answers = self.heartbeats.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
             self._tell(ClusterSnapshot(jobs, nodes, external_jobs, answers))
-        except SlurmError as error:
+        except Unavailable as error:  # or an answer that cannot be read, a file that cannot be written
             self._tell(error)
-        except Unavailable as error:  # an answer that cannot be read, a file that cannot be written
-            self._tell(SlurmError(error.what, error.remedy))
         self._snapshot_at = time.monotonic() + (BUSY_S if busy else self._idle_s)
 
     def _tell(self, news: News) -> None:

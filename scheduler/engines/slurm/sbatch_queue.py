@@ -6,8 +6,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +21,15 @@ from scheduler.engines.slurm.slurm_commands import (
     FINAL,
     Slurm,
     SlurmError,
+    SlurmNodeRefused,
     SlurmSilent,
+    SlurmTooLate,
+    SlurmUnknownJob,
     new_separator,
     parse_hosts,
     parse_limit_s,
     parse_rows,
+    parse_time_s,
     unknown_answer,
 )
 from scheduler.jobs.literals import size_bytes
@@ -37,28 +41,9 @@ from scheduler.jobs.specs import JobSpec, Origin
 MARK = "tenbin:taken"  # of job_submit.lua, in the comment of administrators
 NEEDS = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
 FIELDS = (
-    *(
-        "JobArrayID",
-        "JobID",
-        "State",
-        "Reason",
-        "EligibleTime",
-        "StartTime",
-        "EndTime",
-        "SubmitTime",
-        "exit_code",
-    ),
-    *NEEDS,
-    *(
-        "ReqNodes",
-        "TimeLimit",
-        "RestartCnt",
-        "Dependency",
-        "PriorityLong",
-        "UserName",
-        "nodelist",
-        "admin_comment",
-    ),
+    *("JobArrayID", "JobID", "State", "Reason", "EligibleTime", "StartTime", "EndTime", "SubmitTime"),
+    *("exit_code", *NEEDS, "ReqNodes", "TimeLimit", "RestartCnt", "Dependency", "PriorityLong"),
+    *("UserName", "nodelist", "admin_comment"),
 )
 LOST = {
     "NODE_FAIL": "its node was lost",
@@ -169,10 +154,10 @@ def _sbatch_job(words: Mapping[str, str]) -> SbatchJob:
         number=words["JobID"],
         state=state,
         reason=words["Reason"],
-        eligible_s=_instant_s(words["EligibleTime"]),
-        start_s=_instant_s(words["StartTime"]),
-        end_s=_instant_s(words["EndTime"]),
-        submitted_s=_instant_s(words["SubmitTime"]),
+        eligible_s=parse_time_s(words["EligibleTime"]),
+        start_s=parse_time_s(words["StartTime"]),
+        end_s=parse_time_s(words["EndTime"]),
+        submitted_s=parse_time_s(words["SubmitTime"]),
         status=int(words["exit_code"]),
         request=(*(words[name] for name in NEEDS), required),
         required=required,
@@ -185,10 +170,6 @@ def _sbatch_job(words: Mapping[str, str]) -> SbatchJob:
         nodes=parse_hosts(words["nodelist"]),
         begin_s=float(begin[1]) if begin else 0.0,
     )
-
-
-def _instant_s(text: str) -> float:
-    return float(text) if text.isdecimal() else 0.0
 
 
 def _or_nothing(text: str) -> str:
@@ -213,14 +194,7 @@ def parse_records(text: str) -> dict[str, dict[str, str]]:
 
 RECORD_WORDS = {"JobState", "Partition", "NumNodes", "NumCPUs", "NumTasks"}
 FREE_TEXT = (
-    "Command",
-    "WorkDir",
-    "Comment",
-    "AdminComment",
-    "SystemComment",
-    "StdErr",
-    "StdIn",
-    "StdOut",
+    *("Command", "WorkDir", "Comment", "AdminComment", "SystemComment", "StdErr", "StdIn", "StdOut"),
     "Dependency",
 )
 
@@ -374,7 +348,6 @@ GATE_S = 3600.0
 FORGED = "what its user has written (a name, a comment, a path) looks like words of Slurm's"
 LEASE_S = 60.0  # for so long job_submit.lua believes that tenbin is there
 FREE = "tenbin:free"  # in place of MARK, of a job that is left to Slurm
-GONE = ("no longer pending", "Invalid job id", "already completed", "already completing")
 AT_ONCE = 100  # jobs in one call of scontrol
 LEARNS_S = 2.0  # for so long jobs are looked up that are new; then others are served
 log = logging.getLogger("tenbin")
@@ -461,7 +434,7 @@ class SbatchQueue:
             if time.monotonic() > until:
                 self._rung = -1  # the rest at the next look, soon
                 return
-            with _waiting():
+            with suppress(SlurmTooLate):
                 if job.array != job.key and job.array not in arrays:
                     arrays[job.array] = self._tasks(job.array, jobs)
                 words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
@@ -520,12 +493,8 @@ class SbatchQueue:
         """
         try:
             submitted_s = {job.key: job.submitted_s for job in self._jobs(f"--jobs={key}")}
-        except SlurmSilent:
-            raise
-        except SlurmError as error:
-            if any(said in str(error) for said in GONE):
-                return False
-            raise
+        except SlurmUnknownJob:
+            return False
         return key in submitted_s and submitted_s[key] == self._submitted_s.get(key, submitted_s[key])
 
     def update(self, keys: Sequence[str], *changes: str) -> None:
@@ -549,7 +518,7 @@ class SbatchQueue:
 
     def hold(self, key: str) -> bool:
         """Have a job wait for tenbin again if it has not started; return whether it does."""
-        with _waiting():
+        with suppress(SlurmTooLate, SlurmNodeRefused):  # of a job that runs, no nodes are invalid ones
             self.update([key], "ReqNodeList=", self._later())
             return True
         return False
@@ -558,18 +527,8 @@ class SbatchQueue:
         """Leave a job to Slurm's own scheduler, on any nodes if it was tenbin that had ``named`` some."""
         said = re.sub(r"[^\x20-\x7e]", "?", remark)[:200]
         anywhere = ("ReqNodeList=",) if named else ()
-        with _waiting():
+        with suppress(SlurmTooLate):
             self.update([key], f"AdminComment={FREE} ({said})", *anywhere, "StartTime=now")
 
     def _later(self) -> str:
         return f"StartTime=now+{int(self.gate_s)}"
-
-
-@contextmanager
-def _waiting() -> Iterator[None]:
-    """Ignore errors of changing a job that has started or ended meanwhile."""
-    try:
-        yield
-    except SlurmError as error:
-        if not any(said in str(error) for said in GONE):
-            raise

@@ -147,11 +147,13 @@ def parse_jobs(text: str, separator: str) -> list[SlurmJob]:
 
 
 def parse_time_s(text: str) -> float:
-    """Turn squeue's local time of day into seconds since 1970; 0 if there is none."""
+    """Turn squeue's local time of day, or seconds since 1970, into the latter; 0 if there is none."""
+    if text.isdecimal() and text.isascii():
+        return float(text)
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        return float(text) if text.isdecimal() and text.isascii() else 0.0
+        return 0.0
 
 
 def parse_limit_s(text: str) -> float:
@@ -298,26 +300,17 @@ def unknown_answer(tool: str, line: str) -> Unavailable:
 TIMEOUT_S = 20.0
 FREE_S = 10  # until a node on which a job has just ended takes another
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_JWT", "PYTHONPATH", "LD_LIBRARY_PATH", "TZ")
-SILENT = (
-    *("Unable to contact slurm controller", "Connection refused", "onnection timed out", "Socket timed out"),
-    *("Communication connection failure", "standby mode", "Zero Bytes were transmitted", "Try again"),
-    *("missing socket", "Communication send failure", "eceive failure", "Communication shutdown failure"),
-    *("Transport endpoint is not connected", "temporarily unable to accept", "Unable to establish control"),
-)
-STRANGE = ("unge", "authentication", "Invalid authentication credential")
-FORBIDDEN = ("Access/permission denied", "Invalid user id", "Operation not permitted", "ermission denied")
-OF_NODES = (
-    *("Invalid node name specified", "Requested nodes not in this partition", "Requested nodes are busy"),
-    "Required node not available",
-)
-UNCONFIGURED = ("configuration source", "unable to process configuration", "Unable to open", "slurm.conf")
 
 
 class SlurmError(Unavailable):
     """A failed call: Slurm refused, and will again."""
 
 
-class SlurmSilent(SlurmError):
+class SlurmNotNow(SlurmError):
+    """A call that Slurm does not take now; it may in a moment."""
+
+
+class SlurmSilent(SlurmNotNow):
     """A call without an answer; Slurm may have done what it was told."""
 
 
@@ -327,6 +320,96 @@ class SlurmNodeRefused(SlurmError):
 
 class SlurmForbidden(SlurmError):
     """A call that takes more rights than this user has."""
+
+
+class SlurmTooLate(SlurmError):
+    """A call for a job that has started or ended meanwhile."""
+
+
+class SlurmUnknownJob(SlurmTooLate):
+    """A call for a job that slurmctld does not know, or not any more."""
+
+
+class SlurmNotSuspended(SlurmError):
+    """A call to resume a job that is not suspended."""
+
+
+class SlurmNoPartition(SlurmError):
+    """A call for a partition that there is not."""
+
+
+class SlurmPartitionInUse(SlurmError):
+    """A call to delete a partition that has jobs."""
+
+
+REACH = "is slurmctld running? see: scontrol ping"
+DOCTOR = "see: tenbin slurm doctor"
+
+
+class Answer(NamedTuple):
+    """What Slurm prints when a call fails for one reason; ``signs``: any of these, as parts of words."""
+
+    kind: type[SlurmError]
+    signs: tuple[str, ...]
+    remedy: str = DOCTOR
+
+
+ANSWERS = (  # several jobs in one call may have several: the first one counts
+    Answer(
+        SlurmSilent,
+        ("munge", "Munge", "authentication"),
+        "does munged run here with the cluster's key? see: munge -n | unmunge",
+    ),
+    Answer(
+        SlurmSilent,
+        (
+            *("Unable to contact slurm controller", "Connection refused", "onnection timed out"),
+            *("Socket timed out", "Communication connection failure", "standby mode", "Try again"),
+            *("Zero Bytes were transmitted", "missing socket", "Communication send failure"),
+            *("eceive failure", "Communication shutdown failure", "Transport endpoint is not connected"),
+            *("temporarily unable to accept", "Unable to establish control"),
+        ),
+        REACH,
+    ),
+    Answer(SlurmNotNow, ("try again later", "try again in a bit")),
+    Answer(
+        SlurmForbidden,
+        ("Access/permission denied", "Invalid user id", "Operation not permitted", "ermission denied"),
+    ),
+    Answer(
+        SlurmNodeRefused,
+        (
+            *("Invalid node name specified", "Requested nodes not in this partition"),
+            *("Requested nodes are busy", "Required node not available"),
+        ),
+        "see: sinfo",
+    ),
+    Answer(SlurmUnknownJob, ("Invalid job id specified",)),
+    Answer(
+        SlurmTooLate,
+        ("no longer pending execution", "already completing or completed", "Job has already finished"),
+    ),
+    Answer(SlurmNotSuspended, ("Job is not suspended",)),
+    Answer(SlurmNoPartition, ("Invalid partition name specified",)),
+    Answer(SlurmPartitionInUse, ("Partition is in use",)),
+    Answer(
+        SlurmError,
+        ("configuration source", "unable to process configuration", "Unable to open", "slurm.conf"),
+        "name the cluster's slurm.conf in SLURM_CONF",
+    ),
+)
+
+
+def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
+    """Explain a failed call: everything that follows from Slurm's words is decided here."""
+    lines = [line.partition("error: ") for line in said.splitlines() if line.strip()]
+    reasons = [reason.strip() for _, mark, reason in lines if mark]
+    reasons = reasons or [line[0].strip() for line in lines[-1:]]
+    what = f"{command[0]}: {'; '.join(reasons)[:300] or f'exit code {code}'}"
+    for answer in ANSWERS:
+        if any(sign in said for sign in answer.signs):
+            return answer.kind(what, answer.remedy)
+    return SlurmError(what, DOCTOR)
 
 
 @dataclass(frozen=True)
@@ -356,6 +439,11 @@ class Batch:
     output: Path
     gres: str = ""
 
+    @property
+    def minutes(self) -> int | None:
+        """Slurm's limit; tenbin ends it first, to the second."""
+        return None if self.time_s is None else int(self.time_s // 60) + 2
+
     def options(self) -> list[str]:
         options = [
             *("--parsable", "--no-requeue", "--open-mode=append", "--export=ALL", "--chdir=/"),
@@ -365,8 +453,8 @@ class Batch:
         ]
         if self.memory_mb is not None:
             options.append(f"--mem={math.ceil(self.memory_mb / MIB - 1e-6)}M")
-        if self.time_s is not None:
-            options.append(f"--time={int(self.time_s // 60) + 2}")  # tenbin ends it first, to the second
+        if self.minutes is not None:
+            options.append(f"--time={self.minutes}")
         if self.gres:
             options.append(f"--gres={self.gres}")
         return options
@@ -407,14 +495,14 @@ class Slurm:
         """Signal the batch script's process (SIGUSR1) that there is a request in its folder."""
         self.call("scancel", "--batch", "--signal=USR1", str(job))
 
-    def suspend(self, job: int) -> None:
+    def suspend(self, job: int | str) -> None:
         self.call("scontrol", "suspend", str(job))
 
     def resume(self, job: int | str) -> None:
         """Resume a job; Slurm does not check that its CPUs are free."""
         self.call("scontrol", "resume", str(job))
 
-    def cancel(self, job: int) -> None:
+    def cancel(self, job: int | str) -> None:
         self.call("scancel", str(job))
 
     def ours(self, job: int, comment: str) -> bool:
@@ -425,12 +513,8 @@ class Slurm:
         try:
             whose = ("--all", "--states=all", f"--user={os.getuid()}", f"--jobs={job}")
             said = self.call("squeue", "--noheader", *whose, "--format=%k")
-        except SlurmSilent:
-            raise
-        except SlurmError as error:
-            if "Invalid job id" in str(error):
-                return False
-            raise
+        except SlurmUnknownJob:
+            return False
         return said.removesuffix("\n") == comment
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
@@ -450,7 +534,7 @@ class Slurm:
         """Call a tool and return its output.
 
         Raises:
-            SlurmSilent, SlurmForbidden, SlurmError: as they say.
+            SlurmError: of the class that says why.
         """
         path = shutil.which(command[0], path=self.environment.get("PATH"))
         if path is None:
@@ -476,28 +560,6 @@ class Slurm:
         if done.returncode == 0:
             return done.stdout
         raise error_of(command, done.stderr or done.stdout, done.returncode)
-
-
-REACH = "is slurmctld running? see: scontrol ping"
-
-
-def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
-    """Explain a failed call."""
-    lines = [line.partition("error: ") for line in said.splitlines() if line.strip()]
-    reasons = [reason.strip() for _, mark, reason in lines if mark]
-    reasons = reasons or [line[0].strip() for line in lines[-1:]]
-    what = f"{command[0]}: {'; '.join(reasons)[:300] or f'exit code {code}'}"
-    if any(sign in said for sign in STRANGE):
-        return SlurmSilent(what, "does munged run here with the cluster's key? see: munge -n | unmunge")
-    if any(sign in said for sign in SILENT):
-        return SlurmSilent(what, REACH)
-    if any(sign in said for sign in FORBIDDEN):
-        return SlurmForbidden(what, "see: tenbin slurm doctor")
-    if any(sign in said for sign in OF_NODES):
-        return SlurmNodeRefused(what, "see: sinfo")
-    if any(sign in said for sign in UNCONFIGURED):
-        return SlurmError(what, "name the cluster's slurm.conf in SLURM_CONF")
-    return SlurmError(what, "see: tenbin slurm doctor")
 
 
 def step_command(

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.engines.local.discovery import divide
 from tests.benchmarks import amount
-from tests.benchmarks.slurm.test_slurm_list import Alone, Sleeper, a_list, by_tenbin, simulated, told
+from tests.benchmarks.slurm.test_slurm_list import Overheads, Sleeper, a_list, by_tenbin, forecast, told
 from tests.support.coordinator import Up
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
@@ -27,8 +27,7 @@ def test_a_list_on_cores(up: Up) -> None:
     print("BENCH policy, (forecast): makespan, mean turnaround, mean wait, mean slow-down")
     for policy in POLICIES:
         real = by_tenbin(up, policy, jobs, "--policy", policy, "--cores", str(CORES))
-        forecast = simulated(policy, jobs, Alone(begin_s, 0.0, 0.0), machine)
-        told(policy, real.figures(jobs, begin_s), forecast.figures(jobs, begin_s))
+        told(policy, real.figures(jobs), forecast(policy, jobs, Overheads([begin_s], 0.0, 0.0), machine))
 
 
 def measured_begin(up: Up) -> float:

@@ -17,7 +17,15 @@ from pathlib import Path
 from agent import doctor
 from agent.doctor import Finding, limited, missing, ok
 from profiles.errors import Unavailable
-from scheduler.engines.slurm.slurm_commands import OLDEST, Rights, Slurm, SlurmNode, ask_nodes, own_rights
+from scheduler.engines.slurm.slurm_commands import (
+    DOCTOR,
+    OLDEST,
+    Rights,
+    Slurm,
+    SlurmNode,
+    ask_nodes,
+    own_rights,
+)
 
 # -- settings of slurm.conf --------------------------------------------------------------------------------
 
@@ -313,9 +321,7 @@ def _tools(slurm: Slurm) -> Finding:
 
 
 def _no_answer(topic: str, what: str, error: Unavailable) -> Finding:
-    remedy = error.remedy
-    if "doctor" in remedy:
-        remedy = "ask the cluster's administrator; see: scontrol ping"
+    remedy = "ask the cluster's administrator; see: scontrol ping" if error.remedy == DOCTOR else error.remedy
     return missing(topic, f"{what} ({error.what})", "", remedy)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from agent.node_profile.profiler import plan
-from probes.mpi.runner import run_ranks
+from probes.mpi.runner import GUARD, run_ranks
 from probes.network import GRACE_S, SIZES, Listener
 from probes.network_rank import MessagePlan
 from probes.run import Event, Run
@@ -152,8 +152,7 @@ class SrunLauncher:
     def command(
         self, ranks: int, program: Sequence[str], hosts: Sequence[str] = (), cores: object = None
     ) -> list[str]:
-        guarded = [sys.executable, "-P", "-m", "probes.mpi.rank_guard", *program]
-        return self.allocation.step(self.nodes, guarded, mpi=self.pmi)
+        return self.allocation.step(self.nodes, [*GUARD, *program], mpi=self.pmi)
 
     def environment(self, timeout_s: float) -> dict[str, str]:
         return {"PYTHONUNBUFFERED": ""}

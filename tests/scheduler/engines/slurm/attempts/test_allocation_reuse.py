@@ -10,16 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Request
 from agent.processes import tree
 from agent.supervisor import allocation_reuse, batch_process
+from scheduler.engines.slurm.attempt_step import SlurmAttempt
+from scheduler.engines.slurm.batch_jobs import follows
+from scheduler.engines.slurm.slurm_commands import Batch
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.waiting import until
 
 LIMIT_S = 60.0
+BATCH = Batch("script", "", "tenbin:x:1:1", "main", ("node1",), 1, 1, 100.0, None, Path("out"))
 
 
 def placed(folder: Path, script: str, /, **more: object) -> Attempt:
@@ -140,12 +146,30 @@ def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -
     assert 0 < result.usage.running_s <= took_s
 
 
+@given(*[st.none() | st.floats(0.1, 900.0)] * 2, st.floats(0.0, 900.0))
+def test_who_follows_ends_in_the_time_that_slurm_gives(
+    before_s: float | None, limit_s: float | None, age_s: float
+) -> None:
+    """Slurm counts whole minutes from the start of the first; without a limit that of the partition holds."""
+    first = SlurmAttempt(job_id=1, number=1, cpus={"node1": 1}, batch=replace(BATCH, time_s=before_s))
+    then = SlurmAttempt(job_id=2, number=1, cpus={"node1": 1}, batch=replace(BATCH, time_s=limit_s))
+    fits = follows(first, then, first.since + age_s)
+    if before_s is None or limit_s is None:
+        assert fits == (before_s is limit_s is None and age_s < 45.0)
+    else:
+        (option,) = [word for word in replace(BATCH, time_s=before_s).options() if "--time=" in word]
+        ends_s = 60.0 * int(option.removeprefix("--time="))
+        assert not fits or age_s + limit_s < ends_s - 10.0
+        assert fits or age_s + limit_s > ends_s - 20.0
+    assert not follows(first, replace(then, batch=replace(BATCH, time_s=limit_s, cpus=2)), first.since)
+
+
 def numbers(up: Up, jobs: list[int]) -> list[str]:
     return [up.client.output(job).decode().split()[0] for job in jobs]
 
 
 def test_jobs_of_one_size_share_a_slurm_job(up: Up, lab: SlurmLab) -> None:
-    """The number that share depends on speed; jobs with another limit never share."""
+    """The number that share depends on speed; jobs with a limit never share with those without."""
     up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")
     spec = {"command": ["sh", "-c", "echo $SLURM_JOB_ID; exit $TENBIN_JOB_ID"], "folder": "/"}
     small = up.client.submit_all([spec] * 40)

@@ -343,6 +343,7 @@ ROWS = [
     ),
     Row("told to pause", [Do("wake")], runs(want="pause", request=1)),
     Row("told a moment ago", [], runs(want="pause", request=1, wake_at=NOW + AGAIN_S)),
+    Row("told while Slurm has forgotten its start", [], runs(want="pause", request=1), job="PENDING"),
     Row(
         "its clock has stopped: Slurm gets its CPUs back",
         ["obeyed", Do("suspend")],

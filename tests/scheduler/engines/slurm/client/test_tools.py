@@ -17,8 +17,15 @@ from scheduler.engines.slurm.slurm_commands import (
     Batch,
     Slurm,
     SlurmError,
+    SlurmForbidden,
     SlurmNodeRefused,
+    SlurmNoPartition,
+    SlurmNotNow,
+    SlurmNotSuspended,
+    SlurmPartitionInUse,
     SlurmSilent,
+    SlurmTooLate,
+    SlurmUnknownJob,
     error_of,
     new_separator,
     parse_config,
@@ -31,6 +38,7 @@ from scheduler.engines.slurm.slurm_commands import (
     parse_words,
 )
 from tests.support.labs.slurm_lab import SlurmLab
+from tests.support.waiting import until
 
 NODE = (
     "NodeName=node1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=1 CPUTot=2 CPULoad=0.80 AvailableFeatures=f1 "
@@ -143,8 +151,9 @@ def test_half_a_list_is_refused(text: str) -> None:
         ("squeue: error: Unexpected missing socket error", SlurmSilent, "slurmctld"),
         ("scancel: error: Message receive failure", SlurmSilent, "slurmctld"),
         (
+            "sbatch: error: invalid partition specified: lounge\n"
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
-            SlurmError,
+            SlurmNoPartition,
             "doctor",
         ),
         (
@@ -158,6 +167,22 @@ def test_half_a_list_is_refused(text: str) -> None:
             SlurmNodeRefused,
             "sinfo",
         ),
+        ("slurm_load_jobs error: Invalid job id specified", SlurmUnknownJob, "doctor"),
+        ("Job is no longer pending execution for job 3", SlurmTooLate, "doctor"),
+        ("scancel: error: Job/step already completing or completed", SlurmTooLate, "doctor"),
+        ("Job has already finished for job 3", SlurmTooLate, "doctor"),
+        ("Job is not suspended", SlurmNotSuspended, "doctor"),
+        ("slurm_suspend error: Job is pending execution", SlurmError, "doctor"),
+        ("Kill job error on job id 3: Job can not be altered now, try again later", SlurmNotNow, "later"),
+        (
+            "Job update not available right now, the DB index is being set, try again in a bit for job 2",
+            SlurmNotNow,
+            "DB index",
+        ),
+        ("Access/permission denied for job 3", SlurmForbidden, "doctor"),
+        ("slurm_delete_partition error: Partition is in use", SlurmPartitionInUse, "doctor"),
+        ("slurm_update error: what no version says yet", SlurmError, "what no version says yet"),
+        ("", SlurmError, "exit code 1"),
         (
             "scontrol: error: If munged is up, restart with --num-threads=10\nMunge encode failed",
             SlurmSilent,
@@ -210,3 +235,49 @@ def test_a_real_cluster(lab: SlurmLab, tmp_path: Path) -> None:
     for field in ({"partition": "nope"}, {"nodes": ("node9",)}, {"memory_mb": 1e6}):
         with pytest.raises(SlurmError):
             slurm.submit(Batch(**{**vars(batch), **field}))  # type: ignore[arg-type]
+
+
+def test_what_a_real_cluster_refuses(lab: SlurmLab) -> None:
+    """Each class by Slurm's own words, whatever its version says."""
+    slurm = Slurm()
+
+    def refused(kind: type[SlurmError], *command: str) -> None:
+        with pytest.raises(SlurmError) as caught:
+            slurm.call(*command)
+        assert type(caught.value) is kind, caught.value
+
+    def submitted(*options: str, runs: str = "sleep 600") -> str:
+        return slurm.call("sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={runs}").strip()
+
+    def state(job: str) -> str:
+        return slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+
+    for command in (
+        ("squeue", "--noheader", "--jobs=99999"),
+        ("scontrol", "show", "job", "99999"),
+        ("scontrol", "update", "JobId=99999", "StartTime=now"),
+        ("scancel", "--batch", "--signal=USR1", "99999"),
+    ):
+        refused(SlurmUnknownJob, *command)
+    assert not slurm.ours(99999, "tenbin:x:1:1")
+    waits = submitted("--hold")
+    refused(SlurmError, "scontrol", "suspend", waits)
+    slurm.call("scontrol", "create", "PartitionName=tb", "Nodes=node1")
+    try:
+        runs = submitted("--partition=tb")
+        until(lambda: state(runs) == "RUNNING")
+        refused(SlurmTooLate, "scontrol", "update", f"JobId={runs}", "StartTime=now")
+        refused(SlurmNodeRefused, "scontrol", "update", f"JobId={runs}", "ReqNodeList=", "StartTime=now+99")
+        refused(SlurmNotSuspended, "scontrol", "resume", runs)
+        refused(SlurmPartitionInUse, "scontrol", "delete", "PartitionName=tb")
+        refused(SlurmError, "sbatch", "--partition=tb", "--nodelist=node2", "--wrap=true")
+        slurm.call("scancel", waits, runs)
+        until(lambda: state(runs) == state(waits) == "CANCELLED")
+        refused(SlurmTooLate, "scontrol", "update", f"JobId={runs}", "StartTime=now")
+        refused(SlurmTooLate, "scontrol", "resume", runs)
+    finally:
+        lab.mend()
+        slurm.call("scontrol", "delete", "PartitionName=tb")
+    refused(SlurmNoPartition, "scontrol", "delete", "PartitionName=tb")
+    refused(SlurmNoPartition, "sbatch", "--partition=tb", "--wrap=true")
+    refused(SlurmNodeRefused, "sbatch", "--nodelist=node9", "--wrap=true")
