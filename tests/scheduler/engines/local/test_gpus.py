@@ -128,14 +128,6 @@ def test_what_cannot_be_had_is_refused(gpus: Up) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_job_with_gpus_is_not_suspended(gpus: Up) -> None:
-    job = gpus.client.submit(["sleep", "60"], gpus=1)
-    gpus.until(lambda: gpus.client.call("GET", f"/jobs/{job.id}")["stage"] == "running")
-    done = gpus.run("suspend", str(job.id))
-    assert done.returncode == 2 and "it would keep its memory on its GPUs" in done.stderr
-    job.cancel()
-
-
 def test_under_las_a_job_of_cores_gives_way_and_one_with_gpus_does_not(up: Up) -> None:
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
