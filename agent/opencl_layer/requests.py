@@ -18,7 +18,7 @@ from agent.opencl_layer import loader
 from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files import safe_files
-from profiles.instants import stamp
+from profiles.quantities import stamp
 
 SHARED = "/tmp"  # not TMPDIR, which need not be the same for the program and who asks it
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator

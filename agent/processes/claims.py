@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.processes import tree
-from agent.users import user_name
 from probes.topology import cpu_list
-from profiles.files.safe_files import credentials_of_peer
+from profiles.files.safe_files import credentials_of_peer, user_name
 
 NAME = "\0tenbin/{}"
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it

@@ -59,7 +59,7 @@ def doctor(
             raise typer.Exit(Unavailable.exit_code)
         return
     from agent.doctor import examine
-    from agent.users import default_storage
+    from profiles.files.safe_files import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
