@@ -346,7 +346,8 @@ def test_a_day_of_a_machine_with_four_gpus(gpus: Up, tmp_path: Path) -> None:
         jobs[name] = up.client.submit(command, **needs)
 
     def printed(name: str) -> list[str]:
-        return up.client.output(jobs[name].id).decode().splitlines()
+        """Read whole lines: a job may just be writing one."""
+        return up.client.output(jobs[name].id).decode().rpartition("\n")[0].splitlines()
 
     def begin(name: str, *numbers: int) -> None:
         up.until(lambda: printed(name))
@@ -878,7 +879,7 @@ def test_among_devices_a_program_may_move_and_hold_others_than_its_own(
     own = [replace(stranger, pid=pid, mark=tree.number_of(mark)) for pid, mark in ((2, "m"), (3, "n"))]
     gpu_watch._now[0] = GpuNow(0.0, 1.0, None, None, own)
     gpu_watch._now[1] = GpuNow(0.0, 1.0, None, None, [stranger, *own])
-    gpu_watch._told, gpu_watch._due_s = True, math.inf
+    gpu_watch._has_answered, gpu_watch._due_s = True, math.inf
     assert [len(gpu_watch.strangers(number)) for number in (0, 1)] == [0, 1]
     assert gpu_watch.withheld() == {"gpu-0": 0.0, "gpu-1": 1.0, "cpu-0": 0.0}
     for _ in range(3):
