@@ -19,17 +19,17 @@ from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
 from agent.processes import control_groups
 from agent.trials import Answer, Trials
-from agent.users import default_storage
 from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
-from probes.memory_plan import ELEMENT, choose_area, choose_arrays, plan_writings
+from probes.memory_plan import ELEMENT, ONE_NODE, choose_area, choose_arrays, plan_writings
 from probes.meters import READ_REMEDY, powercap_meter
 from probes.opencl import may_have_twin
 from probes.powercap import Zone, capped, metered, zones
 from probes.registry import PROBES
-from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
+from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, kernel_bytes, read_topology
 from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
+from profiles.files.safe_files import default_storage
 from profiles.quantities import counted, duration, file_size, memory
 from profiles.records import MB, Inventory, Missing, OpenCLDevice, Profile, Record, Settings, Storage
 
@@ -548,8 +548,9 @@ def _memory(case: Case) -> Iterator[Finding]:
     )
     yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {memory(area_mb)} for each core")
     unplanned = plan_writings(case.topology, int(free_mb / area_mb))[1]
-    for what, *why in (*amiss, *unplanned):
-        if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
+    for absent in (*amiss, *unplanned):
+        if absent != ONE_NODE:  # nothing is lost where nothing is remote
+            what, *why = absent
             yield limited("memory", f"not measured or not known: {what}", *why)
 
 
@@ -630,9 +631,8 @@ def _shm_mb(case: Case) -> float | None:
     mounts = [m for m in read_mounts(case.roots) if m.point == Path("/dev/shm")]
     if not mounts:
         return None
-    match = re.search(r"\bsize=(\d+)([kmg]?)", mounts[-1].options)
-    if match:
-        return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] / MB
+    if limit := re.search(r"\bsize=(\w+)", mounts[-1].options):
+        return kernel_bytes(limit[1]) / MB
     if case.roots.root != Path("/"):
         return None
     space = os.statvfs("/dev/shm")

@@ -35,12 +35,11 @@ def opencl() -> Facts:
         }
         for name, keys in twice.items()
     ]
-    for sentence in overlooked():
-        reason, _, remedy = sentence.partition(": ")
-        troubles.append({"what": "opencl drivers", "reason": reason, "remedy": f"as root: {remedy}"})
+    for lack in overlooked():
+        remedy = f"as root: {lack.remedy}"
+        troubles.append({"what": "opencl drivers", "reason": lack.sentence, "remedy": remedy})
     if lacking := lacks_cache():
-        reason, _, remedy = lacking.partition(": ")
-        troubles.append({"what": "opencl drivers", "reason": reason, "remedy": remedy})
+        troubles.append({"what": "opencl drivers", "reason": lacking.sentence, "remedy": lacking.remedy})
     facts = [device.facts() for device in present]
     return {"opencl": facts, "missing": troubles, "files": loaded_libraries()}
 

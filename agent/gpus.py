@@ -26,9 +26,9 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-from agent.users import user_name
 from probes import drm, nvml
 from profiles.errors import Unavailable
+from profiles.files.safe_files import user_name
 from profiles.quantities import duration
 
 MB = 10**6

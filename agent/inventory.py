@@ -30,7 +30,7 @@ from agent.trials import LINKER, Answer, Trials
 from probes.folders import inspect_folder
 from probes.mpi import installed
 from probes.powercap import zones
-from probes.topology import cpu_list
+from probes.topology import cpu_list, kernel_bytes
 from profiles import records
 from profiles.errors import Unavailable, UserError
 
@@ -300,8 +300,8 @@ def _caches(folders: dict[int, Path]) -> tuple[records.Cache, ...]:
     instances: set[tuple[int, str, int, tuple[int, ...]]] = set()
     for cpu, path in folders.items():
         for _, index in numbered(path / "cache", "index"):
-            level, size = number(index / "level"), _size_kb(read(index / "size"))
-            if level is not None and size is not None:
+            level, size = number(index / "level"), kernel_bytes(read(index / "size")) // 1024
+            if level is not None and size:
                 shared = cpu_list(read(index / "shared_cpu_list")) or (cpu,)
                 instances.add((level, (read(index / "type") or "unified").lower(), size, shared))
     count = Counter((level, kind, size, len(shared)) for level, kind, size, shared in instances)
@@ -309,14 +309,6 @@ def _caches(folders: dict[int, Path]) -> tuple[records.Cache, ...]:
         records.Cache(level=level, kind=kind, size_kb=size, instances=n, shared_by_cpus=shared)
         for (level, kind, size, shared), n in sorted(count.items())
     )
-
-
-def _size_kb(text: str | None) -> int | None:
-    """``32K`` -> 32; ``None`` for a cache whose size the firmware does not tell."""
-    scale = {"K": 1, "M": 1024, "G": 1024**2}
-    if not text or not text[:-1].isdigit() or text[-1] not in scale:
-        return None
-    return int(text[:-1]) * scale[text[-1]] or None
 
 
 def _governor(folders: dict[int, Path]) -> str | None:

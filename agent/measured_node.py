@@ -14,10 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from agent.users import default_storage, user_name
 from probes.folders import inspect_folder
 from profiles.errors import Busy, Unavailable
-from profiles.files.safe_files import credentials_of_peer, make_folder
+from profiles.files.safe_files import credentials_of_peer, default_storage, make_folder, user_name
 from profiles.records import Condition, Settings
 
 # -- the lock, because two measurements at a time would disturb each other ---------------------------------

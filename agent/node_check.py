@@ -48,7 +48,7 @@ def make_check(
     Raises:
         Busy: another check or profile is measuring this node.
     """
-    heard, settings = _Heard(), with_storage(settings)
+    events, settings = _ProbeEvents(), with_storage(settings)
     with node_lock():
         created = datetime.now(UTC)
         tell("what the machine is")
@@ -60,14 +60,16 @@ def make_check(
             if settings.only and probe not in settings.only:
                 continue
             update = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
-            ended = run_child(probe, settings.model_copy(update=update), heard.hear, LATEST_S[probe])
+            ended = run_child(probe, settings.model_copy(update=update), events.take, LATEST_S[probe])
             if ended.interrupted:
                 raise KeyboardInterrupt
             if ended.trouble:
-                reason = f"the slices {ended.trouble} while at: {heard.doing}"
-                heard.absent.append(Absent(probe=probe, what="part of the check", reason=reason, failed=True))
+                reason = f"the slices {ended.trouble} while at: {events.doing}"
+                events.absent.append(
+                    Absent(probe=probe, what="part of the check", reason=reason, failed=True)
+                )
         conditions = watch.ended(quiet)
-    share, names = cpu_share(heard.rows), {device.device: device.name for device in heard.devices}
+    share, names = cpu_share(events.rows), {device.device: device.name for device in events.devices}
     return Check(
         id=stamp(created),
         node=inventory.hostname,
@@ -78,14 +80,14 @@ def make_check(
         kind=node_kind(inventory).key,
         figures=tuple(
             figure.model_copy(update={"note": names.get(figure.labels.get("device", ""), figure.note)})
-            for figure in figures(heard.rows)
+            for figure in figures(events.rows)
         ),
-        devices=tuple(heard.devices),
+        devices=tuple(events.devices),
         facts=facts,
         conditions=conditions.model_copy(
             update={"cpu_share_ratio": None if share is None else round(share, 4)}
         ),
-        absent=(*heard.absent, *_not_reached(inventory)),
+        absent=(*events.absent, *_not_reached(inventory)),
     )
 
 
@@ -100,7 +102,7 @@ def _not_reached(inventory: Inventory) -> Iterator[Absent]:
 
 
 @dataclass
-class _Heard:
+class _ProbeEvents:
     """The events of the processes that measure, so far."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -108,7 +110,7 @@ class _Heard:
     absent: list[Absent] = field(default_factory=list)
     doing: str = "starting"
 
-    def hear(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         if event["event"] == "sample" and event["row"]["quantity"] == "device":
             self.devices.append(
                 CheckedDevice(**{name: event["row"][name] for name in CheckedDevice.model_fields})

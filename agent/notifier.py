@@ -29,7 +29,7 @@ from threading import Thread
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
-from agent.users import user_name
+from profiles.files.safe_files import user_name
 
 LIMIT_S = 60.0  # for a command, a mail, or a request to a URL
 AT_ONCE = 4

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.users import default_storage
 from profiles import records
 from profiles.errors import BadInput
-from profiles.files.safe_files import closed_folder, open_own, write_whole
+from profiles.files.safe_files import closed_folder, default_storage, open_own, write_whole
 
 LONGEST_S = 86_400.0
 OF_SHELLS = {

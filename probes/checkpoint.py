@@ -72,9 +72,8 @@ def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
     """
     with fork_server.fork() as process:
         answer = process.call("devices", timeout_s=START_S)
-    for text in answer["overlooked"]:
-        library, _, how = text.partition(": ")
-        run.absent(f"devices of {library.split()[0]}", library, how)
+    for lack in answer["overlooked"]:
+        run.absent(f"devices of {lack.driver}", lack.sentence, lack.remedy)
     for platform, keys in answer["duplicates"].items():
         text = f"the platform '{platform}' is there twice ({', '.join(keys)}): one driver installed twice"
         run.absent(f"{keys[-1]} by itself", text, "remove one of the two drivers")

@@ -27,6 +27,9 @@ class NotMeasured(NamedTuple):
     remedy: str = ""
 
 
+ONE_NODE = NotMeasured("remote memory bandwidth", "one NUMA node: no remote access")
+
+
 @dataclass(frozen=True)
 class Spot:
     """CPU ``core`` writing to memory of NUMA node ``node``, placed there by first touch on ``touch_core``.
@@ -91,7 +94,7 @@ def plan_writings(topology: Topology, most_areas: int) -> tuple[list[Writing], l
     if len(topology.cores) < 2:
         missing.append(NotMeasured("memory interference between cores", "one core only"))
     if len(topology.memory_nodes) < 2:
-        missing.append(NotMeasured("remote memory bandwidth", "one NUMA node: no remote access"))
+        missing.append(ONE_NODE)
     for node in topology.memory_nodes:
         if not topology.cores_of(node):
             missing.append(

@@ -64,6 +64,7 @@ class Counter:
         self.name = name
         self.energy_j = 0.0
         self.breaks = 0
+        self.wraps = 0
         self.troubles: Tally[str] = Tally()
         self.seen_s = 0.0
         self._moved_s = 0.0
@@ -101,7 +102,7 @@ class Counter:
         if difference < 0 and self._range is not None:
             wrapped_j = (difference + self._range) * self._unit_j
             if wrapped_j <= most_j:
-                self._trouble("wrapped (allowed for)")
+                self.wraps += 1
                 return wrapped_j
         if difference < 0:
             known = "" if self._range is not None else ", and where it wraps is not known"

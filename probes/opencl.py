@@ -54,6 +54,21 @@ _VENDOR_LIBRARIES = {
 _INSTALL = "install a driver: the vendor's, or 'apt-get install pocl-opencl-icd' for the processor itself"
 
 
+class Lack(NamedTuple):
+    """What keeps devices from being found or used, and what helps."""
+
+    driver: str
+    lack: str
+    remedy: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.driver} {self.lack}"
+
+    def __str__(self) -> str:
+        return f"{self.sentence}: {self.remedy}"
+
+
 class NoDevices(Unavailable):
     """There is no OpenCL device; other reasons say that it is not known."""
 
@@ -133,7 +148,7 @@ def devices() -> list[Device]:
             present.append(Device(f"{word}-{count[word]}", platform.name, id))
             count[word] += 1
     if not present:
-        raise NoDevices("no OpenCL platform has a device", lacks_cache() or _remedy())
+        raise NoDevices("no OpenCL platform has a device", str(lacks_cache() or _remedy()))
     return present
 
 
@@ -199,30 +214,32 @@ def may_have_twin(devices: Sequence[OpenCLDevice]) -> bool:
     return len(devices) == 1 and devices[0].key.startswith("pocl") and "POCL_DEVICES" not in os.environ
 
 
-def overlooked() -> list[str]:
-    """Find vendors' OpenCL libraries that are installed but not named to the loader, each as a remedy."""
+def overlooked() -> list[Lack]:
+    """Find vendors' OpenCL libraries that are installed but not named to the loader."""
     folder = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
     named = ""
     with suppress(OSError):  # no such folder: nothing is named
         named = "\n".join(file.read_text(errors="replace") for file in folder.glob("*.icd"))
     return [
-        f"{library} is installed but not registered: echo {library} > /etc/OpenCL/vendors/{file}"
+        Lack(library, "is installed but not registered", f"echo {library} > /etc/OpenCL/vendors/{file}")
         for library, file in _VENDOR_LIBRARIES.items()
         if library.split(".so")[0] not in named and _loads(library)
     ]
 
 
-def lacks_cache() -> str:
-    """Say as a remedy that PoCL, which has devices or builds kernels only with a cache, cannot write it."""
+def lacks_cache() -> Lack | None:
+    """Tell if PoCL, which has devices or builds kernels only with a cache, cannot write it."""
     if not any(platform_word(platform.name) == "pocl" for platform in platforms()):
-        return ""
+        return None
     named, home = os.environ.get("POCL_CACHE_DIR"), os.environ.get("HOME")
     cache = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "/tmp")
     folder = Path(named or f"{cache}/pocl")
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if os.access(there, os.W_OK):
-        return ""
-    return f"PoCL cannot write its cache {folder}: set POCL_CACHE_DIR to a folder that you can write"
+        return None
+    return Lack(
+        "PoCL", f"cannot write its cache {folder}", "set POCL_CACHE_DIR to a folder that you can write"
+    )
 
 
 def platform_word(name: str) -> str:
@@ -236,7 +253,7 @@ def platform_word(name: str) -> str:
 
 
 def _remedy() -> str:
-    return "; ".join(overlooked()) or _INSTALL
+    return "; ".join(map(str, overlooked())) or _INSTALL
 
 
 def _loads(library: str) -> bool:

@@ -2,7 +2,7 @@
  * clFinish. The program knows nothing of it.
  *
  * The counts lie in a file of their own for each process, TENBIN_LAYER_FOLDER/PID, mapped into its memory: they are
- * there however it ends. probes/usage_counters.py reads it; keep the two alike. */
+ * there however it ends. probes/c_library.py reads it; keep the two alike. */
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl_icd.h>
 #include <CL/cl_layer.h>

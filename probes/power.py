@@ -309,7 +309,6 @@ def describe(meter: Meter) -> str:
         f"{part} {what} ({n} times)"
         for part, troubles in meter.troubles().items()
         for what, n in troubles.items()
-        if not what.startswith("wrapped")
     )
 
 

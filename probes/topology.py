@@ -14,7 +14,7 @@ from pathlib import Path
 
 DEFAULT_LINE_BYTES = 64
 MOST_COUNTS = 8
-UNITS_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3}
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,12 @@ def cpu_list(text: str | None) -> tuple[int, ...]:
     return tuple(cpus)
 
 
+def kernel_bytes(text: str | None) -> int:
+    """Read a size as the kernel writes it: ``32K``, ``1m``, ``4096``; 0 where it tells none."""
+    size = re.fullmatch(r"(\d+)([KMG]?)", (text or "").upper())
+    return int(size[1]) * 1024 ** POWERS[size[2]] if size else 0
+
+
 def cpu_ranges(cpus: Iterable[int]) -> str:
     """Write numbers of CPUs as the kernel does: ``{0, 1, 2, 8}`` -> ``"0-2,8"``."""
     parts = []
@@ -89,7 +95,7 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
         shared = None
         if llc is not None:
             shared = min(cpu_list(read_text(llc / "shared_cpu_list")) or (index,))
-            size_mb = max(size_mb, _size_mb(read_text(llc / "size")))
+            size_mb = max(size_mb, kernel_bytes(read_text(llc / "size")) / 2**20)
             line = max(line, int(read_text(llc / "coherency_line_size") or 0))
         cpus.append(LogicalCpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
     cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
@@ -142,24 +148,18 @@ def _last_level(cache: Path) -> Path | None:
     levels = [
         (int(read_text(index / "level") or 0), index)
         for index in cache.glob("index[0-9]*")
-        if read_text(index / "type") in ("Data", "Unified") and _size_mb(read_text(index / "size"))
+        if read_text(index / "type") in ("Data", "Unified") and kernel_bytes(read_text(index / "size"))
     ]
     return max(levels)[1] if levels else None
-
-
-def _size_mb(text: str) -> float:
-    if not text:
-        return 0.0
-    return float(text[:-1]) * UNITS_MB[text[-1]] if text[-1] in UNITS_MB else float(text) / 2**20
 
 
 def data_caches_kib(sysfs: Path, cpu: int) -> dict[int, float]:
     """Read the size in KiB of each level of data cache of ``cpu``; empty where sysfs names none."""
     sizes: dict[int, float] = {}
     for index in (sysfs / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
-        size_mb = _size_mb(read_text(index / "size"))
-        if size_mb and read_text(index / "type") in ("Data", "Unified"):
-            sizes[int(read_text(index / "level") or 0)] = size_mb * 1024
+        size = kernel_bytes(read_text(index / "size"))
+        if size and read_text(index / "type") in ("Data", "Unified"):
+            sizes[int(read_text(index / "level") or 0)] = size / 1024
     return dict(sorted(sizes.items()))
 
 

@@ -17,7 +17,6 @@ BUSY = 0.05  # share of all CPU time that others may use on a quiet machine
 STOLEN = 0.01  # share of all CPU time that a hypervisor may give to other guests
 FASTER = 1.3  # slowest over fastest reading of the CPU loop: beyond, the processor did not keep its speed
 LEAST_VISIT_S = 1.0  # shorter ones are too few clock ticks for a share
-ROUNDS_DIFFER = "rounds differ"
 
 MEANINGS = {
     "good": "the 95 % interval is within 10 % of the value, and the samples have the model's form",
@@ -87,7 +86,7 @@ def _speed(conditions: tuple[Condition, ...]) -> list[str]:
 def _rounds(profile: Profile) -> str:
     """Count numbers whose rounds differ; this is no disturbance by itself, because it is often chance."""
     every = [c for model in profile.models for c in model.coefficients]
-    differing = sum(ROUNDS_DIFFER in c.note for c in every)
+    differing = sum(c.rounds_differ for c in every)
     return f" The rounds of {differing} of {len(every)} numbers differ." if differing else ""
 
 
@@ -115,6 +114,7 @@ class CardFigure(NamedTuple):
         emulated: it comes from emulated hardware.
         quantity, coefficient: of the model that it is from.
         subject: what it was measured on, as far as the name does not say it ("cores=16").
+        cores: that took part; None where the model does not say it.
     """
 
     name: str
@@ -128,6 +128,7 @@ class CardFigure(NamedTuple):
     quantity: str
     coefficient: str
     subject: str
+    cores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,7 @@ def _figure(profile: Profile, choice: _Choice) -> CardFigure | None:
         quantity=model.quantity,
         coefficient=chosen.name,
         subject=" ".join(f"{key}={label}" for key, label in subject.items()),
+        cores=int(model.labels["cores"]) if "cores" in model.labels else None,
     )
 
 

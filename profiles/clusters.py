@@ -28,6 +28,8 @@ from profiles.stats import MAD_TO_SD, median_interval
 if TYPE_CHECKING:
     import pandas as pd
 
+TO_OTHERS = "to other nodes"  # a subject
+
 
 class Between(NamedTuple):
     """A quantity of pairs of nodes for people: times ``scale``, in ``unit``."""
@@ -166,6 +168,7 @@ class Value:
     half: float | None  # of its 95 % interval
     unit: str
     poor: bool = False  # shown, and not judged
+    coefficient: str = ""  # of the model
 
     @property
     def column(self) -> tuple[str, str]:
@@ -229,6 +232,7 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
                         half=_half(c),
                         unit=c.unit,
                         poor=poor,
+                        coefficient=c.name,
                     )
                 )
     return [*numbers, *_reach(survey)] if survey else numbers
@@ -268,7 +272,7 @@ def _reach(survey: Survey) -> Iterator[Value]:
             yield Value(
                 node=node,
                 quantity=quantity,
-                subject="to other nodes",
+                subject=TO_OTHERS,
                 value=c.value,
                 half=_half(c),
                 unit=c.unit,

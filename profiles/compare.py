@@ -118,8 +118,8 @@ def _coefficients(profile: Profile) -> dict[tuple[str, ...], tuple[Model, Coeffi
 def _difference(
     name: str, in_a: tuple[Model, Coefficient] | None, in_b: tuple[Model, Coefficient] | None
 ) -> Difference:
-    model, some = in_a or in_b or (None, None)
-    assert model and some
+    model, coefficient = in_a or in_b or (None, None)
+    assert model and coefficient
     a, b = in_a and in_a[1], in_b and in_b[1]
     limits = difference_interval(a, b) if a and b else None
     alone = Verdict.ONLY_A if a else Verdict.ONLY_B
@@ -129,7 +129,7 @@ def _difference(
         quantity=model.quantity,
         model=model.title,
         coefficient=name,
-        unit=some.unit,
+        unit=coefficient.unit,
         a=a.value if a else None,
         b=b.value if b else None,
         low=low,

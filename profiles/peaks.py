@@ -196,7 +196,7 @@ def _arithmetic(profile: Profile, figure: CardFigure) -> Peak | Absent:
     if flop is None:
         why = f"how much a core of this processor ({cpu.model}) computes in a cycle is not in the table"
         return _unknown(figure.name, _older(cpu) or why)
-    cores = _cores(figure) or cpu.cores
+    cores = figure.cores or cpu.cores
     clock = profile.find("compute_clock_ghz", load="blas", cores=str(cores))
     if clock is None and cpu.max_mhz is None:
         return _unknown(figure.name, "the clock was not measured, and the kernel does not tell it")
@@ -226,11 +226,6 @@ def flop_a_cycle(cpu: Cpu) -> int | None:
     return None
 
 
-def _cores(figure: CardFigure) -> int | None:
-    match = re.search(r"\bcores=(\d+)", figure.subject)
-    return int(match[1]) if match else None
-
-
 def _clock(profile: Profile, figure: CardFigure) -> Peak | Absent:
     highest = profile.inventory.cpu.max_mhz
     if highest is None:
@@ -244,7 +239,7 @@ def _device(profile: Profile, figure: CardFigure) -> Peak | Absent:
     name = re.sub(r"^(NVIDIA|Tesla) ", "", device.name) if device else ""
     if name not in _GPUS:
         return _unknown(figure.name, f"the vendor's figures of {name or 'this device'} are not in the table")
-    value = _GPUS[name][figure.name == "device arithmetic"]
+    value = _GPUS[name][figure.quantity == "device_gflops"]
     return Peak(figure.name, figure.value, value, figure.unit, f"NVIDIA's data sheet of the {name}")
 
 
@@ -303,7 +298,7 @@ def judge(profile: Profile, kin: Sequence[Profile] = ()) -> list[tuple[str, str]
 
 def _published(profile: Profile, figure: CardFigure) -> Iterator[str]:
     for entry in PUBLISHED:
-        same = entry.figure == figure.name and entry.cores == _cores(figure)
+        same = entry.figure == figure.name and entry.cores == figure.cores
         if same and entry.processor in profile.inventory.cpu.model and not figure.emulated:
             share = 100 * figure.value / entry.value
             yield f"{share:.0f} % of the published {entry.value:g} {entry.unit} ({entry.source})"

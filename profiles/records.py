@@ -8,12 +8,14 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA_VERSION = 1
 MB = 10**6
+ROUNDS_DIFFER = "rounds differ"  # in a note
+REFITTED = ", refitted from "  # in an origin
 
 
 # -- parts of a node, as found by ``agent.inventory`` ------------------------------------------------------
@@ -220,7 +222,18 @@ class Coefficient(Record):
     scale: float | None = Field(
         default=None, gt=0, description="what quality holds the interval against; null: the value itself"
     )
+    rounds_differ: bool = Field(
+        default=False, description="the rounds spread further than all samples admit; the interval holds them"
+    )
     note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_release(cls, stored: Any) -> Any:
+        """Take from the note that rounds differ, where a profile has no field for it."""
+        if isinstance(stored, dict) and ROUNDS_DIFFER in str(stored.get("note")):
+            return {"rounds_differ": True} | stored
+        return stored
 
 
 class Model(Record):
@@ -334,6 +347,15 @@ class Profile(Record):
     origin: str = Field(
         default="", description="of a profile not measured as a whole: from which, and what was refitted"
     )
+    refit_of: str = Field(default="", description="id of the profile of which something was refitted")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_release(cls, stored: Any) -> Any:
+        """Take from the origin which profile was refitted, where a stored one has no field for it."""
+        if isinstance(stored, dict) and REFITTED in str(stored.get("origin")):
+            return {"refit_of": stored["origin"].partition(REFITTED)[0]} | stored
+        return stored
 
     @property
     def partly(self) -> str:

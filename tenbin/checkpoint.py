@@ -243,7 +243,7 @@ class Superseded(CheckpointError):
     """A later attempt to run this job has begun, so that this attempt must not write any more."""
 
 
-class _Found(NamedTuple):
+class _CheckpointFile(NamedTuple):
     """A file of this checkpoint: key of its job (None: of no job), and if the file is still being written."""
 
     path: Path
@@ -298,7 +298,7 @@ class Generations:
         except FileNotFoundError:
             self.check()  # a later attempt has removed the file
             raise
-        self._remove(lambda file: self._mine(file) and file.generation < (self.generation or 0))
+        self._remove(lambda file: self._is_own(file) and file.generation < (self.generation or 0))
 
     def take_up(self, look: Callable[[Path], Content]) -> tuple[Path, Content] | None:
         """Find the checkpoint to go on from, and apply ``look`` to it; None: there is no checkpoint.
@@ -364,9 +364,9 @@ class Generations:
         if own:
             return own[-1]
         times = []
-        for other in self._found():
+        for other in self._files():
             with suppress(FileNotFoundError):
-                if not other.aside and not self._mine(other):
+                if not other.aside and not self._is_own(other):
                     times.append((other.path.stat().st_mtime_ns, other.path))
         return max(times, default=(0, None))[1]
 
@@ -384,24 +384,24 @@ class Generations:
             raise
         except OSError:
             return source
-        self._remove(lambda file: file.path == source and not self._mine(file))
+        self._remove(lambda file: file.path == source and not self._is_own(file))
         return self.file
 
-    def _mine(self, file: _Found) -> bool:
+    def _is_own(self, file: _CheckpointFile) -> bool:
         return file.key == (None if self.generation is None else self.key)
 
-    def _later(self, file: _Found) -> bool:
+    def _later(self, file: _CheckpointFile) -> bool:
         """Return True for files of this attempt, or of later attempts."""
-        return self._mine(file) and file.generation >= (self.generation or 0)
+        return self._is_own(file) and file.generation >= (self.generation or 0)
 
-    def _remove(self, which: Callable[[_Found], bool]) -> None:
+    def _remove(self, condition: Callable[[_CheckpointFile], bool]) -> None:
         """Remove files; those that cannot be removed stay."""
-        for file in self._found():
-            if which(file):
+        for file in self._files():
+            if condition(file):
                 with suppress(OSError):
                     file.path.unlink()
 
-    def _found(self) -> Iterator[_Found]:
+    def _files(self) -> Iterator[_CheckpointFile]:
         """List the files under this name, of all jobs and generations."""
         name = re.compile(re.escape(self.path.name) + r"(?:(?:\.([\w-]+))?\.g(\d+))?")
         with suppress(FileNotFoundError):
@@ -410,7 +410,7 @@ class Generations:
                 match = name.fullmatch(entry[1 : -len(".part")] if aside else entry)
                 if match:
                     key = None if match[2] is None else match[1] or ""
-                    yield _Found(self.path.with_name(entry), key, int(match[2] or 0), aside)
+                    yield _CheckpointFile(self.path.with_name(entry), key, int(match[2] or 0), aside)
 
 
 # -- the checkpoint of a program ---------------------------------------------------------------------------

@@ -248,7 +248,7 @@ def _with_current_name(words: list[str], *, hint: bool) -> list[str]:
 
 def _hint(name: str) -> None:
     """Say once to each user what an old name is now; nothing where that cannot be noted."""
-    from agent.users import state_dir
+    from profiles.files.safe_files import state_dir
 
     try:
         (state_dir() / "hints").mkdir(parents=True, exist_ok=True)

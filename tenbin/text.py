@@ -49,12 +49,17 @@ def readable(coefficient: Coefficient, *beside: Coefficient | None) -> Coefficie
 
 def value(coefficient: Coefficient) -> str:
     """Write ``12.3``; of a number bounded on one side the bound: ``at least 12.3``, or not known."""
+    if not is_known(coefficient):
+        return "not known"
+    return bounded(coefficient.value, coefficient.low, coefficient.high)
+
+
+def is_known(coefficient: Coefficient) -> bool:
+    """Tell if the samples say anything of a number: one side of a poor one says nothing."""
     from profiles.records import Quality  # an error message, which needs this module too, comes without it
 
-    low, high = coefficient.low, coefficient.high
-    if (low is None) != (high is None) and coefficient.quality is Quality.POOR:
-        return "not known"
-    return bounded(coefficient.value, low, high)
+    bounds = (coefficient.low, coefficient.high)
+    return bounds.count(None) != 1 or coefficient.quality is not Quality.POOR
 
 
 def bounded(value: float, low: float | None, high: float | None) -> str:
@@ -67,10 +72,9 @@ def bounded(value: float, low: float | None, high: float | None) -> str:
 def value_with_unit(coefficient: Coefficient) -> str:
     """Write ``12.3 GB/s``, ``at least 48.7 us``, or not known."""
     coefficient = readable(coefficient)
-    text = value(coefficient)
-    if text == "not known":
-        return text
-    return f"{text} {UNIT_WORDS.get(coefficient.unit, coefficient.unit)}".rstrip()
+    if not is_known(coefficient):
+        return value(coefficient)
+    return f"{value(coefficient)} {UNIT_WORDS.get(coefficient.unit, coefficient.unit)}".rstrip()
 
 
 def interval(coefficient: Coefficient) -> str:

@@ -23,7 +23,6 @@ from agent.emulation.machines import emulated_node, parse
 from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
 from agent.measured_node import node_lock
-from agent.users import state_dir
 from probes.meters import Meter, Reading, choose_meter
 from probes.mpi.runner import find_mpi
 from probes.power import HEADROOM, held
@@ -31,6 +30,7 @@ from probes.power_load import MARK
 from probes.powercap import Caps, capped, cores_of, find_caps, zones
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
+from profiles.files.safe_files import state_dir
 from profiles.records import Settings
 
 CAPS, QUICK_CAPS = 6, 5

@@ -22,8 +22,7 @@ import numpy as np
 
 from agent.attempts import checked
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
-from agent.users import default_storage
-from probes import usage_counters
+from probes import c_library
 from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.memory_plan import Spot
 from probes.mpi.rank_failure import sweep_segments
@@ -32,7 +31,7 @@ from probes.network import Comprobe, ExchangeWindow, RankPlaces, greet
 from probes.order_process import ProcessLost
 from probes.visits import Point, Visits
 from profiles.errors import BadInput, Unavailable, UserError
-from profiles.files.safe_files import make_folder
+from profiles.files.safe_files import default_storage, make_folder
 from profiles.fits.job import Fitted
 from profiles.quantities import counted
 from profiles.records import MB, Absent
@@ -590,7 +589,7 @@ class DeviceWatch:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-")
         self._root = Path(self._aside.name)
         try:
-            self._library = usage_counters.build_opencl_layer(self._root)
+            self._library = c_library.build_opencl_layer(self._root)
         except Unavailable as error:
             self.trouble = str(error)
         return self
@@ -605,7 +604,7 @@ class DeviceWatch:
         self._runs += 1
         folder = self._folder
         folder.mkdir()
-        more = usage_counters.opencl_variables(self._library, folder) if self._library else {}
+        more = c_library.opencl_variables(self._library, folder) if self._library else {}
         return {"TENBIN_JOB_FOLDER": str(folder), **more}
 
     def seen(self) -> dict[str, float | None]:
@@ -613,7 +612,7 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        noted, facts = checked.read_phases(self._folder), usage_counters.read_opencl_usage(self._folder)
+        noted, facts = checked.read_phases(self._folder), c_library.read_opencl_usage(self._folder)
         needs: dict[str, float | None] = {}
         if facts is not None:
             needs = {
@@ -646,17 +645,17 @@ class MpiTime:
         """Return variables of the environment of the next run."""
         self.run += 1
         self._folder.mkdir()
-        return usage_counters.mpi_variables(self.library, self._folder)
+        return c_library.mpi_variables(self.library, self._folder)
 
     @property
     def seen(self) -> int:
         """Number of ranks of the last run that called MPI."""
-        return len(usage_counters.read_mpi_shares(self._folder))
+        return len(c_library.read_mpi_shares(self._folder))
 
     def share(self, wall_s: float) -> float | None:
         """Return the share of the last run's ``wall_s`` inside MPI; None if no rank called MPI."""
-        ranks = usage_counters.read_mpi_shares(self._folder)
-        return usage_counters.mpi_share(ranks, wall_s) if ranks else None
+        ranks = c_library.read_mpi_shares(self._folder)
+        return c_library.mpi_share(ranks, wall_s) if ranks else None
 
     @property
     def _folder(self) -> Path:
@@ -675,4 +674,4 @@ def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
         make_folder(above)
     with tempfile.TemporaryDirectory(prefix="tenbin-mpi-", dir=above) as name:
         folder = Path(name)
-        yield MpiTime(usage_counters.build_mpi_library(folder), folder)
+        yield MpiTime(c_library.build_mpi_library(folder), folder)

@@ -26,10 +26,10 @@ from typing import IO, Any
 
 from agent.journal import Journal
 from agent.processes.tree import end_with_parent
-from agent.users import state_dir
 from probes.registry import entry_of
 from probes.run import Event, Run
 from profiles.errors import INTERRUPTED, UserError
+from profiles.files.safe_files import state_dir
 from profiles.records import Absent, Settings
 
 # -- the parent's side: it runs one round and hands its events on as they come -----------------------------

@@ -24,10 +24,10 @@ from agent.journal import restore_leftovers
 from agent.measured_node import Watch, node_lock, with_storage
 from agent.node_profile.identity import fingerprint
 from agent.node_profile.probe_process import ProbeExit, run_child
-from agent.users import node_states, state_dir
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput, UserError
+from profiles.files.safe_files import node_states, state_dir
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.records import Absent, Condition, Inventory, Model, Profile, Settings

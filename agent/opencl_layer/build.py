@@ -20,9 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.users import default_storage
 from profiles.errors import BadInput, Unavailable
-from profiles.files.safe_files import closed_folder, not_own
+from profiles.files.safe_files import closed_folder, default_storage, not_own
 
 SOURCES = Path(__file__).with_name("src")
 REMEDY = "apt-get install g++ opencl-c-headers"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agent.opencl_layer import loader
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files import safe_files
-from profiles.instants import stamp
+from profiles.quantities import stamp
 
 if TYPE_CHECKING:
     from agent.opencl_layer.trials import Trial

@@ -27,10 +27,10 @@ from types import FrameType
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.lease import node_name
 from agent.processes import tree
-from agent.users import node_journal
 from probes.meters import Counter
 from probes.powercap import Caps, Zone, find_caps, metered, zones
 from profiles.errors import Busy, Unavailable, UserError
+from profiles.files.safe_files import node_journal
 
 # -- energy ------------------------------------------------------------------------------------------------
 

@@ -42,10 +42,9 @@ from agent.attempts.records import Order
 from agent.journal import read_control, write_control
 from agent.multi_node.lease import node_name
 from agent.power.cap_keeper import CapKeeper, keeper_of_node
-from agent.users import state_dir
 from probes.powercap import Caps, Zone, zones
 from profiles.errors import Unavailable, UserError
-from profiles.files.safe_files import try_lock, write_whole
+from profiles.files.safe_files import state_dir, try_lock, write_whole
 
 # -- requests and confirmations ----------------------------------------------------------------------------
 #

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.processes import tree
-from agent.users import user_name
 from probes.topology import cpu_list
-from profiles.files.safe_files import credentials_of_peer
+from profiles.files.safe_files import credentials_of_peer, user_name
 
 NAME = "\0tenbin/{}"
 BY_UUID = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # tell a job its GPUs

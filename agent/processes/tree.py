@@ -127,9 +127,9 @@ def send(pids: list[int], number: int) -> None:
 
 def await_signal(awaited: set[signal.Signals], patience_s: float) -> int | None:
     """Wait for the next of these blocked signals; None if none came in that time."""
-    got = signal.sigtimedwait(awaited, patience_s)
+    received = signal.sigtimedwait(awaited, patience_s)
     # Python 3.11 returns uninitialized memory if this process was stopped until the time was over.
-    return got.si_signo if got is not None and got.si_signo in awaited else None
+    return received.si_signo if received is not None and received.si_signo in awaited else None
 
 
 def catches(pid: int, number: int) -> bool:

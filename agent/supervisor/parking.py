@@ -82,7 +82,7 @@ class Parking:
         self._thread: threading.Thread | None = None
         self.parked: list[int] = []
         self.last: Outcome | None = None
-        self._told: Outcome | None = None
+        self._last_reported: Outcome | None = None
         self._parked_mb, self._device = 0.0, ""
         self._moved: requests.LayerStatus | None = None
 
@@ -93,13 +93,13 @@ class Parking:
     @property
     def unsettled(self) -> bool:
         """Tell if a request is under way, or has ended and ``news`` has not been asked since."""
-        return self.busy or self.last is not self._told
+        return self.busy or self.last is not self._last_reported
 
     def news(self) -> bool | None:
         """Return whether the programs are parked, if a request has ended since this was asked last."""
-        if self.busy or self.last is self._told:
+        if self.busy or self.last is self._last_reported:
             return None
-        self._told = self.last
+        self._last_reported = self.last
         return bool(self.parked)
 
     def waits(self, request: Request, *, runs: bool) -> bool:

@@ -91,7 +91,7 @@ class Supervisor:
         self.kill_at: float | None = None
         self.checkpoint_wanted = False  # and the job not yet asked
         self.done, self.started_s = 0, 0.0
-        self.told = False  # that the job runs
+        self.start_reported = False
         self.hung_up = False  # it is told to end because its terminal is gone
         self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
@@ -130,7 +130,7 @@ class Supervisor:
             self.power.release()
             self.power.close()
         retry_until_written(lambda: self.attempt.publish(reserved))
-        if not (self.told or trouble):
+        if not (self.start_reported or trouble):
             self.report("started", self.started_s)
         self.report("ended", time.time())
         retry_until_written(lambda: self.attempt.make_durable(reserved))
@@ -181,27 +181,27 @@ class Supervisor:
     def _wait(self) -> int:
         """Carry out requests and hold the limits until the main process has ended; return its status."""
         if not self.order.plain:
-            self._tell_start()
+            self._report_start()
         status = tree.reap(self.claimed.pid, self.reaped)  # it may have ended already
         while status is None:
-            got = tree.await_signal(AWAITED, self._patience() if self.told else BRIEF_S)
+            received = tree.await_signal(AWAITED, self._patience() if self.start_reported else BRIEF_S)
             status = tree.reap(self.claimed.pid, self.reaped)
             if status is not None:
-                if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
+                if status and self.ending is None and TO_END & {received, *signal.sigpending()}:
                     self.ending = "interrupted"  # the job got the same signal, and ended sooner
                 break
-            if not self.told:
-                self._tell_start()
-            if got in ASKS:
+            if not self.start_reported:
+                self._report_start()
+            if received in ASKS:
                 self._carry_out_request()
-            elif got not in (None, signal.SIGCHLD):
+            elif received not in (None, signal.SIGCHLD):
                 self._terminate("interrupted")
             self._hold_limits()
         return status
 
-    def _tell_start(self) -> None:
+    def _report_start(self) -> None:
         """Write down and report that the job runs."""
-        self.told = True
+        self.start_reported = True
         self._write_state()
         self.report("started", self.started_s)
         self._carry_out_request()  # a request may have come earlier

@@ -91,7 +91,7 @@ def _drift(points: Sequence[tuple[datetime, float]], about: dict[str, object]) -
     times, values = tuple(t for t, _ in points), tuple(x for _, x in points)
     starts = [0]
     if len(values) >= FEWEST:
-        from profiles.checks.change_points import change_points  # late, because it needs numpy
+        from profiles.stats import change_points  # late, because it needs numpy
 
         # A coefficient that may be 0 has no logarithm.
         starts += change_points([math.log(value) for value in values] if min(values) > 0 else values)

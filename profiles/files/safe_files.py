@@ -298,7 +298,7 @@ def write_chosen(path: Path, content: str) -> None:
         write_whole(path.resolve(), content)
 
 
-# -- folders that the environment names, else those below the home -----------------------------------------
+# -- a user: folders that the environment names, else those below the home; the name ----------------------
 
 
 class NoFolder(BadInput):
@@ -340,3 +340,37 @@ def in_utf8(folder: Path, source: str) -> Path:
     except UnicodeEncodeError:
         raise NoFolder(f"{source} {os.fsencode(folder)!r} is not UTF-8", "name another folder") from None
     return folder
+
+
+def state_dir() -> Path:
+    """``$XDG_STATE_HOME/tenbin`` or ``~/.local/state/tenbin``: the restore journal."""
+    return user_folder("XDG_STATE_HOME", ".local/state") / "tenbin"
+
+
+def node_states() -> Path:
+    """Return the folder with a folder for each node, because nodes share home folders."""
+    return state_dir() / "nodes"
+
+
+def node_journal(states: Path, node: str) -> Path:
+    """Return the restore journal of a node of a cluster."""
+    return states / node / "tenbin" / "journal"
+
+
+def default_storage() -> Path:
+    """``$XDG_CACHE_HOME/tenbin`` or ``~/.cache/tenbin``: the checkpoint folder when none is named."""
+    return user_folder("XDG_CACHE_HOME", ".cache") / "tenbin"
+
+
+def user_name(uid: int | None = None) -> str:
+    """Return the name of a user (None: of this process, as its environment says), else the number.
+
+    A container may be given any user number.
+    """
+    import getpass  # late: not in a job
+    import pwd
+
+    try:
+        return getpass.getuser() if uid is None else pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(os.getuid() if uid is None else uid)

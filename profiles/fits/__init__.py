@@ -11,8 +11,8 @@ Neither averaging the rounds would do, because an interval of four values is wid
 taking a coefficient of each round for the result, because a round alone may have too few samples for a fit.
 So all samples are fitted together, and each round by itself. Where the rounds spread further than the
 interval of all samples admits (Student's interval round the same value), the interval is widened to hold that
-too, the quality is judged anew, and the note says ``ROUNDS_DIFFER``. With few rounds that is often chance; an
-interval that is too wide costs less than one that is too narrow.
+too, the quality is judged anew, and the coefficient says so (``rounds_differ``). With few rounds that is
+often chance; an interval that is too wide costs less than one that is too narrow.
 
 Where samples are the same for all rounds, or a round has no fit, nothing is widened. An open side of an
 interval stays open.
@@ -27,9 +27,8 @@ from importlib.util import find_spec
 import numpy as np
 import pandas as pd
 
-from profiles.card import ROUNDS_DIFFER
 from profiles.models.constant import judge, t_interval, worse
-from profiles.records import Coefficient, Model
+from profiles.records import ROUNDS_DIFFER, Coefficient, Model
 
 SHARED = {  # probe -> the file, and the function in it
     "streams": ("memory", "fit_streams"),
@@ -84,6 +83,7 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
         "low": low,
         "high": high,
         "quality": worse(coefficient.quality, judge(coefficient.value, low, high, scale=coefficient.scale)),
+        "rounds_differ": True,
         "note": "; ".join(filter(None, (coefficient.note, ROUNDS_DIFFER))),
     }
     return coefficient.model_copy(update=update)

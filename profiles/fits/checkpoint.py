@@ -31,7 +31,7 @@ from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.models import constant, linear, predict
 from profiles.models.linear import Names
-from profiles.records import Model, Profile
+from profiles.records import REFITTED, Model, Profile
 
 PROBE = "checkpoint"
 BUFFERED = "direct I/O refused by this file system: through the page cache"
@@ -225,7 +225,7 @@ def refitted(
     tables[PROBE] = _merged(samples.get(PROBE), rows)
     count = rows["kind"].value_counts()
     origin = (
-        f"{profile.id}, refitted from {count.get('checkpoint', 0)} checkpoints and "
+        f"{profile.id}{REFITTED}{count.get('checkpoint', 0)} checkpoints and "
         f"{count.get('restart', 0)} restarts of jobs"
     )
     changes = {
@@ -235,6 +235,7 @@ def refitted(
         "models": tuple(models),
         "samples": {probe: len(table) for probe, table in tables.items()},
         "origin": origin,
+        "refit_of": profile.id,
     }
     return profile.model_copy(update=changes), tables
 

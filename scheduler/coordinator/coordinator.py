@@ -32,8 +32,8 @@ from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.dependencies import WaitsByPlace, check_places, check_times, check_waits
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.gpus import settle_kind
+from scheduler.jobs.job_list import LeftOut
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
-from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.sizes import CORE, TooLarge, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import events as act

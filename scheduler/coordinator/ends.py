@@ -12,7 +12,7 @@ import signal
 
 from agent.attempts.records import Result
 from agent.notifier import Notice
-from profiles.instants import stamp
+from profiles.quantities import stamp
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.admission import admit, admit_anew, give_back, hold_blocked, leave, unfit
 from scheduler.coordinator.decisions import new_attempt, request

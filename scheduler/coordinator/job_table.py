@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from agent.users import user_name
 from profiles.errors import BadInput, UserError
+from profiles.files.safe_files import user_name
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import UNKNOWN, Entry, Stage
+from scheduler.jobs.job_list import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.policy_view import as_job, is_together, moves, outgrown, stays_at, stays_on
-from scheduler.jobs.selectors import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.notifier import Notice
-from profiles.instants import stamp
+from profiles.quantities import stamp
 from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.common.job_folders import JobFolders

@@ -317,7 +317,7 @@ class DeviceMoves:
         """
         return "this engine moves no programs"
 
-    def told(self, job: Entry, state: RunState | None) -> str:
+    def readiness(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         return self.why_not(job.spec)
 

@@ -62,7 +62,7 @@ class Option(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class UpRequest:
     """A user's wishes for an engine.
 
     Attributes:
@@ -98,7 +98,7 @@ def options(engine: str) -> tuple[Option, ...]:
     return declared
 
 
-def check(engine: str, request: Asked, *, profiled: bool) -> None:
+def check(engine: str, request: UpRequest, *, profiled: bool) -> None:
     """Refuse options of other engines, and options that do not go together.
 
     Args:
@@ -121,7 +121,7 @@ def check(engine: str, request: Asked, *, profiled: bool) -> None:
     _module(engine, "options").check(request, profiled=profiled)
 
 
-def find(engine: str, request: Asked) -> AbstractContextManager[Machine]:
+def find(engine: str, request: UpRequest) -> AbstractContextManager[Machine]:
     """Find the resources of an engine; what is emulated lasts until the context ends."""
     context: AbstractContextManager[Machine] = _module(engine, "discovery").find(request)
     return context

@@ -154,9 +154,9 @@ def cases_of(plan: PowerSize) -> list[PowerCase]:
     cases = [PowerCase(policy, seed=seed) for policy in (*FIFO, FAST, SAVING, LITERAL) for seed in seeds]
     cases += [PowerCase(f"parm,beta={beta:g}", seed=seed) for beta in plan.betas for seed in seeds]
     cases += [PowerCase(GENETIC.format(b), seed=s) for b in plan.genetic_betas for s in plan.genetic_seeds]
-    some = ("fifo-mid", FAST, SAVING, LITERAL)
-    cases += [PowerCase(p, rate_text(r), seed=s) for p, r, s in product(some, plan.rates, seeds)]
-    tight = (some[0], *(policy + TIGHT for policy in some[1:]))
+    policies = ("fifo-mid", FAST, SAVING, LITERAL)
+    cases += [PowerCase(p, rate_text(r), seed=s) for p, r, s in product(policies, plan.rates, seeds)]
+    tight = (policies[0], *(policy + TIGHT for policy in policies[1:]))
     cases += [PowerCase(p, budget_w=b, seed=s) for p, b, s in product(tight, plan.budgets, seeds)]
     cases += [
         PowerCase(p, second_text(plan), seed=s)

@@ -28,7 +28,7 @@ from scheduler.evaluations import (
     run_all,
 )
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.policies.regions.region_sizing import PastWork, RegionLayout, layout, region_bounds, region_of
+from scheduler.policies.regions.regions import PastWork, RegionLayout, layout, region_bounds, region_of
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agent.attempts.records import Result
 from profiles.errors import BadInput
-from profiles.instants import stamp
+from profiles.quantities import stamp
 from scheduler.jobs.specs import JobRefused, JobSpec
 
 Kind = Literal["after", "after_any", "after_not_ok", "after_corr"]

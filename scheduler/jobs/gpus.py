@@ -71,10 +71,12 @@ def kinds_for(spec: JobSpec, kinds: Sequence[GpuKind]) -> list[GpuKind]:
     able = [kind for kind in named if kind.memory_mb >= (spec.gpu_memory_mb or 0.0)]
     able = [kind for kind in able if kind.on_one_node >= spec.gpus_on_node]
     if not able and spec.gpu_memory_mb and not any(kind.memory_mb for kind in kinds):
-        raise BadInput(f"{_asked(spec)}: Slurm does not tell their memory", "name a kind: --gpus KIND:NUMBER")
+        raise BadInput(
+            f"{_option_text(spec)}: Slurm does not tell their memory", "name a kind: --gpus KIND:NUMBER"
+        )
     if not able:
         there = "; ".join(map(str, kinds))
-        raise BadInput(f"{_asked(spec)}: jobs may have {there}", "ask for fewer, or for another kind")
+        raise BadInput(f"{_option_text(spec)}: jobs may have {there}", "ask for fewer, or for another kind")
     return able
 
 
@@ -94,7 +96,7 @@ def settle_kind(spec: JobSpec, kinds: Sequence[GpuKind], requested: Counter[str]
     return spec.model_copy(update={"gpu_kind": best.name})
 
 
-def _asked(spec: JobSpec) -> str:
+def _option_text(spec: JobSpec) -> str:
     kind = f"{spec.gpu_kind}:" if spec.gpu_kind else ""
     memory = f" with {memory_text(spec.gpu_memory_mb)} each" if spec.gpu_memory_mb else ""
     return f"--gpus {kind}{spec.gpus_asked}{memory}"

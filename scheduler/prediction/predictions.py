@@ -75,7 +75,7 @@ class TrackedPrediction:
         """True if the job's owner stated it by --expect, so that it is no prediction of tenbin's."""
         return self.kind == "run-time" and self.detail.get("rests_on", STATED) == STATED
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the prediction as JSON knows it; what the owner stated is not called a prediction."""
         return apart(asdict(self), self.is_stated)
 
@@ -202,7 +202,7 @@ class AccuracyRow:
     worst_job: int | None = None
     is_stated: bool = False
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the row as JSON knows it."""
         values = asdict(self)
         return apart(values, values.pop("is_stated"))

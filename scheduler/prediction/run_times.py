@@ -37,8 +37,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from agent.opencl_layer.trials import Trial
-from profiles.instants import stamp
 from profiles.models import t_quantile
+from profiles.quantities import stamp
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool

@@ -151,34 +151,34 @@ class LearnedMigrationCosts:
 
     def stop_parts(self, job: Job, pool: str, level: float = 0.5) -> dict[CostPart, float]:
         """Predict a quantile of the seconds of each part of a checkpoint on that class."""
-        this, of = self._row(job, pool), partial(_quantile, level=level)
-        reach = self._typical("reach", this, OWN, LIKE, of=of)
+        unmeasured, of = self._row(job, pool), partial(_quantile, level=level)
+        reach = self._typical("reach", unmeasured, OWN, LIKE, of=of)
         if reach is None:  # requests come at any instant, on average halfway between two safe points
-            reach = (self._typical("pace", this, OWN, LIKE) or 0.0) * level
-        drain = self._typical("drain", this, OWN, LIKE, of=of)
+            reach = (self._typical("pace", unmeasured, OWN, LIKE) or 0.0) * level
+        drain = self._typical("drain", unmeasured, OWN, LIKE, of=of)
         return {
             "reach": reach,
             "drain": self.profile.drain_s.get(job.program, 0.0) if drain is None else drain,
-            "save": self._moving("save", this, self.profile.checkpoint.get(pool), of),
-            "leave": self._typical("leave", this, OWN, LIKE, ANY, of=of) or 0.0,
+            "save": self._moving("save", unmeasured, self.profile.checkpoint.get(pool), of),
+            "leave": self._typical("leave", unmeasured, OWN, LIKE, ANY, of=of) or 0.0,
         }
 
     def restart_parts(self, job: Job, pool: str, level: float = 0.5) -> dict[CostPart, float]:
         """Predict a quantile of the seconds of each part of a restart on that class."""
-        this, of = self._row(job, pool), partial(_quantile, level=level)
-        context = self._typical("context", this, OWN_HERE, HERE, OWN, of=of)
+        unmeasured, of = self._row(job, pool), partial(_quantile, level=level)
+        context = self._typical("context", unmeasured, OWN_HERE, HERE, OWN, of=of)
         # The least of each, because a driver caches what it has compiled.
-        kernels = self._typical("compile", this, OWN_HERE, LIKE_HERE, OWN, of=min)
+        kernels = self._typical("compile", unmeasured, OWN_HERE, LIKE_HERE, OWN, of=min)
         begin = self.profile.begin_s.get(pool, 0.0)
         line = self.profile.restart.get(pool)
         if line is not None:
             line = LinearCost(line.slope, max(line.offset - begin, 0.0))
         return {
-            "launch": self._typical("launch", this, ANY, of=of) or 0.0,
-            "start": self._typical("start", this, OWN, LIKE, ANY, of=of) or 0.0,
+            "launch": self._typical("launch", unmeasured, ANY, of=of) or 0.0,
+            "start": self._typical("start", unmeasured, OWN, LIKE, ANY, of=of) or 0.0,
             "context": context or 0.0,
             "compile": begin if context is None and kernels is None else kernels or 0.0,
-            "restore": self._moving("restore", this, line, of),
+            "restore": self._moving("restore", unmeasured, line, of),
         }
 
     def pause_s(self) -> float:
@@ -244,25 +244,29 @@ class LearnedMigrationCosts:
         """Return what is known of a part before it is measured."""
         return PartTime(job.id, self.program(job), pool, 0.0, self.memory_mb(job) or 0.0)
 
-    def _moving(self, part: CostPart, this: PartTime, line: LinearCost | None, of: Typical) -> float:
+    def _moving(self, part: CostPart, unmeasured: PartTime, line: LinearCost | None, of: Typical) -> float:
         """Predict a part that moves memory, by its line, or in proportion to the memory without a line."""
         base = line or LinearCost(1.0, 0.0)
-        here = [(row, base.slope * row.mb + base.offset) for row in self._rows[part] if row.pool == this.pool]
-        near = [pair for pair in here if this.mb / NEAR <= pair[0].mb <= this.mb * NEAR]
+        here = [
+            (row, base.slope * row.mb + base.offset)
+            for row in self._rows[part]
+            if row.pool == unmeasured.pool
+        ]
+        near = [pair for pair in here if unmeasured.mb / NEAR <= pair[0].mb <= unmeasured.mb * NEAR]
         ratios = [row.seconds / value for row, value in near or here if value > 0][-RECENT:]
         factor = of(ratios) if ratios else (self.profile.factor if line else 0.0)
-        return factor * (base.slope * this.mb + base.offset)
+        return factor * (base.slope * unmeasured.mb + base.offset)
 
     def _typical(
         self,
         part: str,
-        this: PartTime,
+        unmeasured: PartTime,
         *likenesses: Callable[[PartTime], object],
         of: Typical = median,
     ) -> float | None:
-        """Return ``of`` the times that are like this, by the first likeness that one has."""
+        """Return ``of`` the times that are like it, by the first likeness that one has."""
         for likeness in likenesses:
-            key = likeness(this)
+            key = likeness(unmeasured)
             times = [row.seconds for row in self._rows[part] if likeness(row) == key]
             if times:
                 return of(times[-RECENT:])

@@ -22,10 +22,10 @@ from tenbin.errors import NO_ANSWER, TenbinError
 
 if TYPE_CHECKING:
     from profiles.files import safe_files
-    from profiles.instants import local
+    from profiles.quantities import local
 else:  # by a name that no module of a user's program has
     from tenbin._profiles.files import safe_files
-    from tenbin._profiles.instants import local
+    from tenbin._profiles.quantities import local
 
 
 # -- callbacks for the end of jobs -------------------------------------------------------------------------

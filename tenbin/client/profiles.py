@@ -32,7 +32,7 @@ def load_profile(selector: str = "last", store: Path | str | None = None) -> Pro
     Raises:
         TenbinError: nothing matches, or the file is damaged.
     """
-    with _told():
+    with _errors_for_programs():
         profile: Profile = _store(store).load(selector)
     if selector == "last" and profile.partly:
         warnings.warn(f"the last profile, {profile.node} {profile.id}, is {profile.partly}", stacklevel=2)
@@ -45,7 +45,7 @@ def load_samples(selector: str = "last", store: Path | str | None = None) -> dic
     Raises:
         TenbinError: nothing matches, or a file is damaged.
     """
-    with _told():
+    with _errors_for_programs():
         tables: dict[str, pd.DataFrame] = _own("files.store").samples(_store(store).find(selector))
     return tables
 
@@ -84,7 +84,7 @@ def _store(store: Path | str | None) -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_for_programs() -> Iterator[None]:
     """Raise the store's errors as those that users' programs know."""
     try:
         yield

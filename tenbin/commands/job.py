@@ -352,7 +352,7 @@ def predict(
         cores: Cores of the job in all. (default: as in its last run)
         user: Owner of the job, for names that are new. (default: you)
     """
-    from agent.users import user_name
+    from profiles.files.safe_files import user_name
     from scheduler.prediction.run_times import History, JobSignature
 
     folder = options.coordinator_folder(home)
@@ -373,7 +373,7 @@ def predict(
 
 def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     """List all jobs that ended under that coordinator, after the runs in the job profile of that name."""
-    from agent.users import user_name
+    from profiles.files.safe_files import user_name
     from scheduler.coordinator.journal.journal import ended_jobs
     from scheduler.prediction.run_times import run_of
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import BadInput, Unavailable
-from profiles.instants import clock
-from profiles.quantities import duration, number
+from profiles.quantities import clock, duration, number
 from tenbin.commands.options import JsonOption
 from tenbin.text import print_answer, remark, say
 

@@ -292,7 +292,7 @@ def read_input(said: str, file: Path | None, largest: int, *, remedy: str, too_l
 def restore_leftovers(*, tell: bool = True) -> list[str]:
     """Put back what a crash has left changed (power caps), and say so."""
     from agent import journal
-    from agent.users import state_dir
+    from profiles.files.safe_files import state_dir
 
     restored = list(map(str, journal.restore_leftovers(state_dir() / "journal")))
     for line in restored if tell else ():

@@ -30,8 +30,7 @@ from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from scheduler.evaluations.experiment import Experiment
-    from scheduler.evaluations.policy_runs import PolicyComparison, PolicyResult, Setup
+    from scheduler.evaluations.policy_runs import Experiment, PolicyComparison, PolicyResult, Setup
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
@@ -185,16 +184,16 @@ def _plan(experiment: Path | None, given: set[str]) -> Experiment | None:
         if missing := [name for name in OF_RUNS if name not in given]:
             raise BadInput(f"--{missing[0]} is missing", "see: tenbin simulate --help")
         return None
-    from scheduler.evaluations.experiment import read
+    from scheduler.evaluations.policy_runs import read_experiment
 
     if both := [name.replace("_", "-") for name in NOT_OF_EXPERIMENTS if name in given]:
         raise BadInput(f"--experiment and --{both[0]} are both given", "leave one of them out")
-    return read(experiment)
+    return read_experiment(experiment)
 
 
 def carry_out(experiment: Experiment, file: Path, setup: Setup) -> list[str]:
     """Simulate the experiment of a file, write ``.csv`` and ``.html`` beside it, and say so in lines."""
-    from scheduler.evaluations.experiment import csv_text, pictures, runs
+    from scheduler.evaluations.policy_runs import csv_text, pictures, runs
     from tenbin.report.evaluation import pictures_page
 
     table, page = file.with_suffix(".csv"), file.with_suffix(".html")
@@ -245,7 +244,7 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     """Name the file of each policy's jobs, and see that all files could be written."""
     files: dict[str, Path] = {}
     if jobs_out is not None:
-        from tenbin.report.job_results import files_of
+        from tenbin.report.schedule import files_of
 
         files = files_of(jobs_out, policies)
     for file in files.values():
@@ -288,12 +287,12 @@ def _write(outcome: Outcome, files: dict[str, Path], gantt: Path | None) -> None
         drawn = [(result.figures["policy"], result.record.outcomes) for result in outcome.results]
         write_output("--gantt", gantt, page(drawn, machine))
     if files:
-        from tenbin.report import job_results
+        from tenbin.report.schedule import results_text
 
         for figures, record, work in outcome.results:
             name = figures["policy"]
             about = f"{work.source} under policy {name}, seed {outcome.setup.seed}"
-            text = job_results.text(files[name], record.outcomes, machine, about, window=outcome.window)
+            text = results_text(files[name], record.outcomes, machine, about, window=outcome.window)
             write_output("--jobs-out", files[name], text)
 
 

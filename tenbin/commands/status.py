@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from profiles.instants import local
-from profiles.quantities import counted, duration, number
+from profiles.quantities import counted, duration, local, number
 from scheduler.jobs.literals import resource_text
 from tenbin.client.connection import await_end
 from tenbin.commands.jobs.jobs import age_s

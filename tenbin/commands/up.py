@@ -17,9 +17,9 @@ import typer
 
 from profiles.errors import BadInput
 from profiles.files.safe_files import in_utf8
-from profiles.instants import local
+from profiles.quantities import local
 from scheduler.engines import registry
-from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
+from scheduler.engines.registry import DEFAULT, ENGINES, IdleRule, Megabytes, Option, Seconds, UpRequest
 from scheduler.policies.registry import DEFAULT as DEFAULT_POLICY
 from tenbin.commands.options import (
     HomeOption,
@@ -213,7 +213,9 @@ def up(
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}
     )
-    request = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
+    request = UpRequest(
+        policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit
+    )
     create(policy)  # a slip of the pen is told before anybody is asked for the machine
     registry.check(engine, request, profiled=profile is not None)
     if listen is not None:

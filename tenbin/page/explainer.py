@@ -83,7 +83,7 @@ class Explainer:
         if fresh:
             self._wake.set()
 
-    def told(self, job: int) -> dict[str, Any] | None:
+    def answer_of(self, job: int) -> dict[str, Any] | None:
         """Return what is known of a waiting job; None: nothing yet."""
         answer = self._answers.get(job)
         return None if answer is None else answer._asdict() | {"outcomes": self.starts["outcomes"]}
@@ -96,7 +96,7 @@ class Explainer:
     def changed_since(self, version: int) -> dict[int, Any]:
         """Return the answers that are newer than a version."""
         jobs = {job for at, job in self._changed if at > version}
-        return {job: self.told(job) for job in jobs if job in self._answers}
+        return {job: self.answer_of(job) for job in jobs if job in self._answers}
 
     async def run(self) -> None:
         """Ask, until cancelled."""

@@ -338,7 +338,7 @@ class Gantt:
         shown = self._rectangles(stays, groups) + later
         # What runs, what is planned, then what ended last.
         newest = np.argsort(stays["end_s"], kind="stable")[: -LISTED - 1 : -1]
-        known = [self._one(stays, at) for at in newest]
+        known = [self._rectangle(stays, at) for at in newest]
         runs = [rectangle for rectangle in known if rectangle.end_s is None]
         listed = runs + later + known[len(runs) :]
         lanes = self._lanes(shown)
@@ -357,7 +357,7 @@ class Gantt:
     def _rectangles(self, stays: Stays, groups: list[NDArray[np.intp]]) -> list[Rectangle]:
         rectangles = []
         for group in groups:
-            rectangle = self._one(stays, group[0])
+            rectangle = self._rectangle(stays, group[0])
             if len(group) > 1:
                 end_s = float(stays["end_s"][group].max())
                 rectangle = Rectangle(
@@ -366,7 +366,7 @@ class Gantt:
             rectangles.append(rectangle)
         return rectangles
 
-    def _one(self, stays: Stays, at: Any) -> Rectangle:
+    def _rectangle(self, stays: Stays, at: Any) -> Rectangle:
         job, end_s = int(stays["job"][at]), float(stays["end_s"][at])
         row = self._mirror.rows.get(job)
         runs = math.isinf(end_s)
@@ -392,7 +392,9 @@ class Gantt:
             ]
             for lane in names
         }
-        starts = [(answer["expected_start_s"], job) for job in jobs if (answer := self._explainer.told(job))]
+        starts = [
+            (answer["expected_start_s"], job) for job in jobs if (answer := self._explainer.answer_of(job))
+        ]
         for start_s, job in sorted((at, job) for at, job in starts if at is not None):
             row = rows.get(job)
             if row is None or row.stage != "waiting":

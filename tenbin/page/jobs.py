@@ -111,10 +111,10 @@ class Lists:
     def window(self, window: ListWindow) -> dict[str, Any]:
         """Return the rows that are shown, and how many there are."""
         rows = self.find(window)
-        shown = [self.told(row) for row in rows[window.start : window.start + window.count]]
+        shown = [self.row_as_json(row) for row in rows[window.start : window.start + window.count]]
         return {"total": len(rows), "start": window.start, "rows": shown}
 
-    def told(self, row: Row | Whole[Row]) -> dict[str, Any]:
+    def row_as_json(self, row: Row | Whole[Row]) -> dict[str, Any]:
         """Return a row as JSON has it; ``asks``: the job to explain, if it waits."""
         if isinstance(row, Whole):
             asks = self._jobs.waits.get(row.id)
@@ -151,7 +151,7 @@ def account(store: Path, job_id: int) -> dict[str, Any] | None:
             *({"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history),
             *folders.failed_notices(entry.id),
         ],
-        "predictions": [prediction.told() for prediction in record.predictions],
+        "predictions": [prediction.as_json() for prediction in record.predictions],
     }
 
 

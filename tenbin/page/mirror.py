@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.users import user_name
+from profiles.files.safe_files import user_name
 from scheduler.coordinator.journal.reader import Changes, JournalEvent, JournalReader
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import FINAL, Stage
@@ -78,7 +78,7 @@ READING: Reading[Row] = Reading(
 )
 
 
-class _Asked(NamedTuple):
+class _ListedSpec(NamedTuple):
     """The parts of a specification that lists show."""
 
     name: str
@@ -93,7 +93,7 @@ class _Asked(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _asked(text: str, way: int = 0) -> _Asked:
+def _listed_spec(text: str, way: int = 0) -> _ListedSpec:
     """Read a specification, as one of its alternatives has it; the members of an array share one."""
     spec = json.loads(text)
     if way:
@@ -102,7 +102,7 @@ def _asked(text: str, way: int = 0) -> _Asked:
         spec |= {name: value for name, value in own.items() if value is not None}
     slurm = spec.get("slurm") or {}
     gpus = count_gpus(*map(spec.get, ("gpus", "gpu_kind", "gpu_memory_mb", "nodes")))
-    return _Asked(
+    return _ListedSpec(
         name=spec.get("name") or posixpath.basename(spec["command"][0]),
         slurm=slurm.get("id"),
         user=slurm.get("user") or USER,
@@ -122,7 +122,7 @@ def row_of(values: Sequence[Any]) -> Row:
     pool, units, nodes, cap_w, region, more = "", 1, list[list[int]](), None, "", list[Any]()
     if record["placement"] not in (None, "null"):
         pool, units, nodes, cap_w, region, *more = json.loads(record["placement"])
-    spec = _asked(record["spec"], *more[1:])  # after the binding: the alternative
+    spec = _listed_spec(record["spec"], *more[1:])  # after the binding: the alternative
     hosts = _listed(record["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
     stage, held = STAGES[record["stage"]], bool(record["held_by_user"])
     limit_s = spec.time_s if record["limit_s"] is None else record["limit_s"]
@@ -159,7 +159,7 @@ def _listed(text: str | None) -> list[Any]:
     return [] if text in (None, "null", "[]") else json.loads(text)
 
 
-def _expected(spec: _Asked, predicted: str | None, pool: str) -> Expected | None:
+def _expected(spec: _ListedSpec, predicted: str | None, pool: str) -> Expected | None:
     """Return the run time that the owner states, else what earlier runs say, on the job's pool."""
     if spec.expect_s:
         run_s = spec.expect_s.get(pool, next(iter(spec.expect_s.values())))

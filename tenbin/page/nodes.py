@@ -91,13 +91,13 @@ class NodeView:
         path = f"{paths[0]} {jobs.paths()[:1]}"
         if self._profiles.get(node, ("",))[0] != path:
             try:
-                self._profiles[node] = path, _told(paths[0], jobs)
+                self._profiles[node] = path, _description(paths[0], jobs)
             except UserError:
                 self._profiles[node] = path, None
         return self._profiles[node][1]
 
 
-def _told(path: Path, jobs: JobStore) -> dict[str, Any]:
+def _description(path: Path, jobs: JobStore) -> dict[str, Any]:
     """Describe a profile: its card, the coefficients of its models, and how much programs slow each other."""
     profile = load(path)
     summary = card(profile)

@@ -257,7 +257,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         window = await asyncio.to_thread(page.lists.window, query)
         waiting = [row["asks"] for row in window["rows"] if row["asks"] is not None]
         page.explainer.watch(waiting, sooner=True)
-        window["reasons"] = {job: page.explainer.told(job) for job in waiting}
+        window["reasons"] = {job: page.explainer.answer_of(job) for job in waiting}
         return window | {"now_s": time.time()}
 
     @app.get("/api/gantt")
@@ -336,10 +336,10 @@ def _of_job(app: FastAPI, page: Page) -> None:
             if any(row.array == job_id for row in list(page.mirror.rows.values())):
                 return {"array": True}
             raise HTTPException(404, f"there is no job {job_id}")
-        shown = page.lists.told(row)
+        shown = page.lists.row_as_json(row)
         if shown["asks"] is not None:
             page.explainer.watch([job_id], sooner=True)
-        more = {"reason": page.explainer.told(job_id), "gpus": page.explainer.gpus_of(job_id)}
+        more = {"reason": page.explainer.answer_of(job_id), "gpus": page.explainer.gpus_of(job_id)}
         return account | shown | more | {"now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")

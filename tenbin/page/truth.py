@@ -22,16 +22,15 @@ from tenbin.page.mirror import Mirror, Row
 
 
 MOST_READ = 50  # profiles, the newest
-REFITTED = ", refitted from "  # as ``profiles.fits.checkpoint`` writes in a profile's origin
 
 
 def last_refit(store: Store) -> dict[str, Any] | None:
     """Describe the newest refitted profile beside the one that it comes from; None: there is none."""
     for path in store.paths()[:MOST_READ]:
         profile = _read(path)
-        if profile is None or REFITTED not in profile.origin:
+        if profile is None or not profile.refit_of:
             continue
-        before = _read(path.parents[1] / profile.origin.partition(REFITTED)[0] / path.name)
+        before = _read(path.parents[1] / profile.refit_of / path.name)
         return {
             "node": profile.node,
             "profile": profile.id,
@@ -107,7 +106,7 @@ class Truth:
             if (error := error_of(prediction)) is not None and not prediction.is_stated:
                 points[prediction.kind].append((prediction.at_s, error, prediction.job))
         account = {
-            "rows": [row.told() for row in summary(predictions)],
+            "rows": [row.as_json() for row in summary(predictions)],
             "points": {kind: points[kind][-MOST_POINTS:] for kind in UNITS if kind in points},
             "coverage": coverage(predictions, self._mirror.rows),
             "starts": self._explainer.starts,

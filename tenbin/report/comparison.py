@@ -212,7 +212,7 @@ def _worse(v: Value, middle: float) -> float:
     Of a quantity of which neither is better (power), more counts as worse.
     """
     change = 100 * (v.value / middle - 1) if middle else 0.0
-    return -change if better(v.quantity, v.subject.partition(" ")[0]) is Better.HIGHER else change
+    return -change if better(v.quantity, v.coefficient) is Better.HIGHER else change
 
 
 def pairs_figure(survey: Survey, of: Between) -> Figure | None:

@@ -20,14 +20,13 @@ from markupsafe import Markup
 
 import profiles
 from agent.node_profile.identity import kin, node_kind
-from agent.users import default_storage
 from probes.registry import PROBES
-from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, card, trust
+from profiles.card import MEANINGS, ROUNDS_MEANING, card, trust
 from profiles.errors import BadInput
-from profiles.files.safe_files import closed_folder, open_own, write_chosen, write_whole
+from profiles.files.safe_files import closed_folder, default_storage, open_own, write_chosen, write_whole
 from profiles.files.store import JobStore, Store, load, load_job, samples
 from profiles.peaks import judge
-from profiles.records import Profile
+from profiles.records import ROUNDS_DIFFER, Profile
 from tenbin import text
 from tenbin.report.html import write
 

@@ -26,7 +26,7 @@ from scheduler.engines.common.job_folders import PIECE
 from scheduler.jobs.dependencies import Kind, WaitsByPlace
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files import check_commands, check_paths
-from scheduler.jobs.selectors import LeftOut
+from scheduler.jobs.job_list import LeftOut
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.fields import descriptions
 from tenbin.server import bodies

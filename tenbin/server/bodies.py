@@ -219,12 +219,12 @@ async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
     """Format what does not fit, as ``specs.0.cores: must be at least 1``."""
-    faults = [_told(error) for error in errors[:NAMED]]
+    faults = [_fault_sentence(error) for error in errors[:NAMED]]
     more = len(errors) - len(faults)
     return "; ".join(faults) + (f"; and {more} more" if more else "")
 
 
-def _told(error: Mapping[str, Any]) -> str:
+def _fault_sentence(error: Mapping[str, Any]) -> str:
     """Describe one fault; the names of fields may be the client's own text."""
     loc = error["loc"]
     if error["type"] == "json_invalid":

@@ -206,7 +206,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "moves": moves(coordinator, entry),
         "memory_limit_by": memory_limit_by(coordinator, entry),
         "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
-        "forecasts": [forecast.told() for forecast in coordinator.journal.predictions(job=job_id)],
+        "forecasts": [forecast.as_json() for forecast in coordinator.journal.predictions(job=job_id)],
         "history": [
             *(
                 {"at_s": at, "what": what, "detail": detail}
@@ -245,7 +245,7 @@ def moves(coordinator: Coordinator, entry: Entry) -> str | None:
         return "can be moved, by checkpoints of its own"
     if entry.fixed or entry.fixed is None:
         return f"cannot be moved: {entry.fixed or 'it was started by an earlier tenbin'}"
-    return device_moves.told(entry, coordinator.folders.state(entry))
+    return device_moves.readiness(entry, coordinator.folders.state(entry))
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:

@@ -17,10 +17,10 @@ import pytest
 from agent.emulation.emulated_gpus import CONTEXT, MIB, emulated_gpus, number_of_gpus, uuid
 from agent.gpus import MB, DrmWatch, GpuUse, Holder, read_gpus
 from agent.inventory import ask
-from agent.users import user_name
 from probes import nvml
 from probes.meters import nvml_meter
 from profiles.errors import BadInput, Unavailable
+from profiles.files.safe_files import user_name
 from tests.support.labs.components import require
 
 # Holds the GPU that its argument names, with so many MiB there; computes until told to end, or waits.

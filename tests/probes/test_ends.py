@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import psutil
 import pytest
 
-from probes import device, memory, scaling
+from probes import compute, device, memory
 from probes.registry import PROBES
 from probes.run import Event, Run, samples_of
 from profiles.fits import fit_samples
@@ -48,7 +47,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_nothing(
     for fixture in needs:
         request.getfixturevalue(fixture)
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    monkeypatch.setattr(scaling, "SMALL", SMALL)
+    monkeypatch.setattr(compute, "SMALL", SMALL)
     monkeypatch.setattr(memory, "choose_area", small_area)
     monkeypatch.setattr(device, "SESSION", "tests.probes.odd_sessions:Small")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -62,7 +61,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_nothing(
 
     settings = Settings(quick=True, storage=(tmp_path,), budget_s=30)
     with pytest.raises(KeyboardInterrupt):
-        import_module(PROBES[probe].module).measure(Run(probe, settings, emit))
+        PROBES[probe].load()(Run(probe, settings, emit))
     samples = samples_of(events)
     assert len(samples) == count and os.sched_getaffinity(0) == before and not list(tmp_path.iterdir())
     assert len(children) >= processes

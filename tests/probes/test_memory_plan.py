@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.memory_plan import choose_area, plan_writings
-from probes.topology import Topology, core_counts, cpu_list, free_memory_mb, read_topology
+from probes.topology import Topology, core_counts, cpu_list, free_memory_mb, kernel_bytes, read_topology
 from tests.support.labs.components import require
 
 
@@ -68,6 +68,14 @@ ALL = set(range(1024))
 @pytest.mark.parametrize("text", ["", None, "\n", "none"])
 def test_no_list_holds_nothing(text: str | None) -> None:
     assert cpu_list(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("32K", 32768), ("4M", 4 * 2**20), ("1G", 2**30), ("65536k", 2**26), ("512", 512), ("", 0), (None, 0)],
+)
+def test_sizes_are_powers_of_1024(text: str | None, size: int) -> None:
+    assert kernel_bytes(text) == size
 
 
 def test_this_machine_as_lscpu_sees_it() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.messages import SIZES, measure
 from probes.mpi.runner import MpiInstall, RanksFailed, run_ranks
+from probes.network import MESSAGE_SIZES, measure_messages
 from probes.run import collect
 from probes.topology import core_pairs, read_topology
 from profiles.fits import fit_samples
@@ -30,10 +30,10 @@ LINK_MBIT = 400
 @pytest.mark.slow
 def test_this_node(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    sizes = (SIZES[0], 4 << 10, SIZES[-1])
-    monkeypatch.setattr("probes.messages.SIZES", sizes)
+    sizes = (MESSAGE_SIZES[0], 4 << 10, MESSAGE_SIZES[-1])
+    monkeypatch.setattr("probes.network.MESSAGE_SIZES", sizes)
     for budget_s in (1.5, 12, 48):  # a busy machine needs more time to see every size a few times
-        samples, absent = collect("messages", Settings(quick=True, budget_s=budget_s), measure)
+        samples, absent = collect("messages", Settings(quick=True, budget_s=budget_s), measure_messages)
         if not absent and samples["repetition"].max() > 1:
             break
     assert absent == []
@@ -61,10 +61,10 @@ def test_a_shaped_link(mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.Monk
         for name, value in lab.env.items():
             monkeypatch.setenv(name, value)
         hosts = tuple(lab.hosts[:2])
-        monkeypatch.setattr("probes.messages.core_pairs", lambda topology: iter(()))
-        monkeypatch.setattr("probes.messages.SIZES", (8, 64 << 10))
+        monkeypatch.setattr("probes.network.core_pairs", lambda topology: iter(()))
+        monkeypatch.setattr("probes.network.MESSAGE_SIZES", (8, 64 << 10))
         for budget_s in (3, 12, 48):
-            samples, absent = collect("messages", Settings(budget_s=budget_s, hosts=hosts), measure)
+            samples, absent = collect("messages", Settings(budget_s=budget_s, hosts=hosts), measure_messages)
             if len(absent) == 1:
                 fastest_s = samples.groupby(["pattern", "message_bytes"])["message_s"].min()
                 mbit = (64 << 10) * 8 / 1e6 / fastest_s["bandwidth", 64 << 10]
@@ -102,7 +102,7 @@ def test_wrong_data_is_noticed(mpi: MpiInstall, pattern: str) -> None:
 def synthetic(latency_s: float, gbs: float, repetitions: int = 12) -> pd.DataFrame:
     """Messages that take latency + bytes / bandwidth; in a window the latency is hidden."""
     axes = {"pattern": ["latency", "bandwidth"], "round": [0], "repetition": range(repetitions)}
-    axes |= {"message_bytes": SIZES, "iteration": range(5)}
+    axes |= {"message_bytes": MESSAGE_SIZES, "iteration": range(5)}
     rows = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
     wire_s = rows["message_bytes"] / gbs / 1e9
     rows["message_s"] = np.where(rows["pattern"] == "latency", latency_s + wire_s, wire_s)

@@ -164,7 +164,7 @@ def virtual_meter(name: str, folder: Path) -> Iterator[tuple[Meter, Callable[[fl
     ("name", "trouble"),
     [(name, "") for name in MACHINES]
     + [
-        ("intel-1s+wrap", "wrapped"),
+        ("intel-1s+wrap", ""),
         ("intel-1s+jump-back", "jumped back"),
         ("intel-1s+ffffffff", "all ones"),
         ("intel-1s+vanish", "could not be read"),
@@ -185,6 +185,7 @@ def test_powercap_meter_finds_idle_power_whatever_the_fault(name: str, trouble: 
         assert powers == pytest.approx([truth(name).base_w] * len(powers), rel=1e-3)
         assert len(powers) == 25 if not trouble else 10 <= len(powers) <= 25
         assert trouble in str(meter.troubles()) and bool(meter.troubles()) == bool(trouble)
+        assert any(counter.wraps for counter in meter._counters) == (name == "intel-1s+wrap")
         assert not any("/core" in part or "@" in part for part in meter.parts)
         if "vanish" in name:
             assert power_w(before, after, ["package-0"]) is None

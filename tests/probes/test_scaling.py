@@ -10,7 +10,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes import scaling
+from probes import compute
 from probes.loads import LOADS, most_ranks
 from probes.mpi.runner import MpiInstall
 from probes.run import Event, Run, collect, samples_of
@@ -29,7 +29,7 @@ SMALL = {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"}
 def two_cores(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI, two cores, and sizes that take some hundredths of a second."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    monkeypatch.setattr(scaling, "SMALL", SMALL)
+    monkeypatch.setattr(compute, "SMALL", SMALL)
 
 
 def settings(**more: object) -> Settings:
@@ -65,24 +65,24 @@ def table(
     ],
 )
 def test_chosen_counts(cores: int, quick: bool, counts: list[int]) -> None:
-    assert scaling.chosen_counts(cores, quick) == counts
+    assert compute.chosen_counts(cores, quick) == counts
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16, 17, 48, 64, 96, 128, 256])
 def test_sizes_can_be_split(cores: int) -> None:
-    sizes = scaling.chosen_sizes(cores)
+    sizes = compute.chosen_sizes(cores)
     assert list(sizes) == list(LOADS)
     assert all(most_ranks(load, size) >= min(cores, 128) for load, size in sizes.items())
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_every_load_on_one_and_more_cores() -> None:
-    samples, absent = collect("scaling", settings(), scaling.measure)
+    samples, absent = collect("scaling", settings(), compute.measure_scaling)
     assert absent == []
     assert set(samples.columns) >= COLUMNS
     assert samples["verified"].all()
     assert (samples["run_s"] > 0).all()
-    counts = scaling.chosen_counts(psutil.cpu_count(logical=False) or 1, quick=True)
+    counts = compute.chosen_counts(psutil.cpu_count(logical=False) or 1, quick=True)
     assert set(zip(samples["load"], samples["cores"], strict=True)) >= {(x, n) for x in LOADS for n in (1, 2)}
     assert samples["cores"].max() <= max(*counts, len(os.sched_getaffinity(0)))
     assert not samples.duplicated(["load", "cores", "repetition"]).any()
@@ -105,9 +105,9 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('no MPI library')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("PMI_RANK", "3")
-    monkeypatch.setattr(scaling, "find_mpi", none)
-    monkeypatch.setattr(scaling, "SMALL", SMALL)
-    samples, absent = collect("scaling", settings(), scaling.measure)
+    monkeypatch.setattr(compute, "find_mpi", none)
+    monkeypatch.setattr(compute, "SMALL", SMALL)
+    samples, absent = collect("scaling", settings(), compute.measure_scaling)
     assert set(samples["load"]) == set(LOADS)
     assert set(samples["cores"]) == {1}
     assert [(a.what, a.reason, a.remedy) for a in absent] == [
@@ -129,7 +129,7 @@ def test_a_rank_that_dies_loses_only_its_start() -> None:
             ranks[-1].kill()
             killed.append(ranks[-1])
 
-    scaling.measure(Run("scaling", settings(), emit))
+    compute.measure_scaling(Run("scaling", settings(), emit))
     absent = [event["absent"] for event in events if event["event"] == "absent"]
     assert killed
     assert [a["what"] for a in absent] == ["loads on 2 cores"]
@@ -141,7 +141,7 @@ def test_a_rank_that_dies_loses_only_its_start() -> None:
 
 def test_a_wrong_answer_is_told() -> None:
     events: list[Event] = []
-    starts = scaling._Starts(Run("scaling", settings(), events.append), None, [0, 1], {}, 1.0)
+    starts = compute.LoadStarts(Run("scaling", settings(), events.append), None, [0, 1], {}, 1.0)
     row = {"load": "cg", "class": "S", "ranks": 2, "time_s": 1.0, "verification": "npb", "mops": 1.0}
     starts._sample(row | {"verified": False}, 2)
     starts._sample(row | {"verified": True}, 4)  # an mpiexec that started fewer than asked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from profiles.instants import clock, local, stamp
+from profiles.quantities import clock, local, stamp
 from tests.support.zones import zone
 
 AT_S = 1_783_641_600.0  # 2026-07-10 00:00:00 in UTC

@@ -55,7 +55,7 @@ def test_what_disturbed_it_is_named(conditions: tuple[Condition, ...], words: li
 
 
 def test_rounds_that_differ_are_counted_and_no_disturbance_by_themselves() -> None:
-    same, other = make_coefficient(), make_coefficient(note="rounds differ")
+    same, other = make_coefficient(), make_coefficient(rounds_differ=True)
     many = make_model(*[same] * 10, *[other] * 10)
     said = trust(make_profile(models=(many,), conditions=(visit(),)))
     assert said.state == "quiet" and "The rounds of 10 of 20 numbers differ." in said.sentence
@@ -83,7 +83,7 @@ def test_show_says_it_in_its_second_line(tmp_path: Path) -> None:
 
 
 def test_show_explains_the_words_that_it_uses(tmp_path: Path) -> None:
-    noisy = make_coefficient(10, 8, 12, quality="noisy", note="rounds differ")
+    noisy = make_coefficient(10, 8, 12, quality="noisy", rounds_differ=True)
     text = shown(tmp_path, visit(), models=(make_model(noisy),))
     assert re.search(r"\n  noisy +within 30 %", text) and re.search(r"\n  \* +the rounds", text)
     assert "noisy*" in text and MEANINGS["poor"] not in text  # no number is poor

@@ -15,8 +15,8 @@ from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.journal import MARKS, VERSION, as_it_is
 from scheduler.coordinator.journal.journal_file import read_predictions
 from scheduler.jobs.entry import FINAL, Entry
+from scheduler.jobs.job_list import read_selector
 from scheduler.jobs.rows import COLUMNS, entry_of
-from scheduler.jobs.selectors import read_selector
 from scheduler.prediction.predictions import TrackedPrediction
 
 T = TypeVar("T")

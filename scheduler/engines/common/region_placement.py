@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from profiles.files.safe_files import write_whole
 from scheduler.model.jobs import Region
-from scheduler.policies.regions.region_sizing import region_of
+from scheduler.policies.regions.regions import region_of
 
 SPARE = ""  # owner of what belongs to no region; region of jobs that name none
 

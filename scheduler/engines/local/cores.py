@@ -16,9 +16,9 @@ from agent.inventory import Roots, read_limits
 from agent.journal import restore_leftovers
 from agent.power.caps import requested_cap, set_package_caps
 from agent.processes.claims import Claims, holder, running_jobs
-from agent.users import state_dir
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
+from profiles.files.safe_files import state_dir
 from profiles.quantities import counted
 from scheduler.engines.common.region_placement import StoredRegionPlacement
 from scheduler.engines.protocol import Regions, Taken

@@ -188,7 +188,7 @@ class DeviceLayer(DeviceMoves):
         devices = [own, *(name for name in others if name != own)]
         return parking.below(order, self._library, self.folder, devices)
 
-    def told(self, job: Entry, state: RunState | None) -> str:
+    def readiness(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         if state is None:
             return NOT_BEGUN

@@ -31,7 +31,7 @@ from scheduler.engines.common.projection import (
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
 from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus, gpus_behind
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import GPUS, Asked, IdleRule
+from scheduler.engines.registry import GPUS, IdleRule, UpRequest
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
@@ -191,7 +191,7 @@ def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:
 
 
 @contextmanager
-def find(request: Asked) -> Iterator[LocalMachine]:
+def find(request: UpRequest) -> Iterator[LocalMachine]:
     """Find the cores, devices or packages of this machine that jobs get; an emulated machine ends with it."""
     from agent.emulation.machines import persistent_node
 

@@ -344,7 +344,7 @@ class GpuWatch(GpuTable):
 
     def begin(self) -> None:
         """Start the process. Until it tells something, no GPU is given out."""
-        self._rest, self._told, self._begun_s = b"", False, time.monotonic()
+        self._rest, self._has_answered, self._begun_s = b"", False, time.monotonic()
         self._due_s = self._begun_s + READ_S
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
@@ -358,7 +358,7 @@ class GpuWatch(GpuTable):
         """Return how long to wait before the process is started again, which has ended."""
         lived = time.monotonic() - self._begun_s >= LIVED_S
         self._pause_s = 0.0 if lived else min(max(1.0, 2 * self._pause_s), LONGEST_PAUSE_S)
-        self._told = False
+        self._has_answered = False
         return self._pause_s
 
     def fileno(self) -> int:
@@ -374,7 +374,7 @@ class GpuWatch(GpuTable):
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
-            self._read_s, self._fresh, self._told = time.monotonic(), True, True
+            self._read_s, self._fresh, self._has_answered = time.monotonic(), True, True
             self._due_s = self._read_s + SILENT_S
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
             for mark, job in self._jobs.items():
@@ -387,7 +387,7 @@ class GpuWatch(GpuTable):
         """Kill the process if it hangs; its end is read as any other."""
         if time.monotonic() >= self._due_s:
             log.warning("the watch of the GPUs tells nothing: it is killed")
-            self._told, self._due_s = False, math.inf
+            self._has_answered, self._due_s = False, math.inf
             self._process.kill()
 
     def _keep(self) -> None:
@@ -527,7 +527,7 @@ class GpuWatch(GpuTable):
 
     def _failure(self, number: int, fitness: Mapping[int, DeviceFitness]) -> str:
         """Say why a GPU is not to be used, whoever holds it; "": it is."""
-        if not self._told or time.monotonic() >= self._due_s:
+        if not self._has_answered or time.monotonic() >= self._due_s:
             return "is not watched at the moment: it is not known who uses it"
         if number not in self._now:
             return LOST

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.errors import BadInput
-from scheduler.engines.registry import Asked, IdleRule, Megabytes, Option, Seconds
+from scheduler.engines.registry import IdleRule, Megabytes, Option, Seconds, UpRequest
 
 OF = "this machine"
 OPTIONS = (
@@ -43,7 +43,7 @@ OPTIONS = (
 )
 
 
-def check(request: Asked, *, profiled: bool) -> None:
+def check(request: UpRequest, *, profiled: bool) -> None:
     """Refuse options that exclude each other.
 
     Raises:

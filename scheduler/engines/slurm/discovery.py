@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from agent.power.cap_keeper import NodePower
-from agent.users import node_states
 from probes.opencl import NoDevices
 from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
-from profiles.files.safe_files import make_folder, write_whole
+from profiles.files.safe_files import make_folder, node_states, write_whole
 from profiles.files.store import JobStore, Store
 from profiles.quantities import counted
 from profiles.records import NodeKind, OpenCLDevice, Profile
@@ -36,7 +35,7 @@ from scheduler.engines.common.projection import (
     terms_of,
 )
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import Asked
+from scheduler.engines.registry import UpRequest
 from scheduler.engines.slurm.node_inventory import (
     ClusterNode,
     Devices,
@@ -506,7 +505,7 @@ def devices_of_cluster(
 
 
 @contextmanager
-def find(request: Asked) -> Iterator[SlurmMachine]:
+def find(request: UpRequest) -> Iterator[SlurmMachine]:
     """Find the nodes of a partition, as ``slurm_cluster`` does, with all that the options ask for."""
     own = request.own
     machine = slurm_cluster(

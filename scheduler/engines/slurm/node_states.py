@@ -27,7 +27,7 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmSilent,
     parse_hosts,
 )
-from scheduler.policies.regions.region_sizing import number_of
+from scheduler.policies.regions.regions import number_of
 
 # -- nodes -------------------------------------------------------------------------------------------------
 

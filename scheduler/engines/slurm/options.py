@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.engines.registry import Asked, Option, Seconds
+from scheduler.engines.registry import Option, Seconds, UpRequest
 
 OF = "a Slurm cluster"
 OPTIONS = (
@@ -58,7 +58,7 @@ OPTIONS = (
 )
 
 
-def check(request: Asked, *, profiled: bool) -> None:
+def check(request: UpRequest, *, profiled: bool) -> None:
     """Refuse options that exclude or need each other.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agent.attempts.records import Result, Usage
 from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
-from profiles.instants import stamp
+from profiles.quantities import stamp
 from scheduler.engines.protocol import Needs
 from scheduler.engines.slurm.slurm_commands import (
     ENDS_BY_STATE,

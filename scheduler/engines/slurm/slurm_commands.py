@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from agent.attempts.records import How
 from agent.processes import tree
-from agent.users import user_name
 from profiles.errors import Unavailable
+from profiles.files.safe_files import user_name
 from scheduler.jobs.literals import duration_s
 
 # -- their output as records -------------------------------------------------------------------------------

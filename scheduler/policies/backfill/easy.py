@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.backfill import conservative_on_nodes, on_nodes
+from scheduler.policies.backfill import conservative, on_nodes
 from scheduler.policies.backfill.availability import awaited
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
 from scheduler.policies.backfill.queue import EasyQueue
@@ -113,7 +113,7 @@ class Easy(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if self._nodes is not None:
-            at, ends = conservative_on_nodes.awaited(job, view)
+            at, ends = conservative.awaited(job, view)
             if needs := on_nodes.needs(job, view, self._nodes.classes(job)):
                 return Reason(needs + in_turn(job, view, ends), at)
             return would_delay(first)._replace(expected_start_s=at)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.backfill import conservative_on_nodes, on_nodes
+from scheduler.policies.backfill import conservative, on_nodes
 from scheduler.policies.backfill.availability import awaited
 from scheduler.policies.backfill.multi_pool import ways_on
 from scheduler.policies.backfill.on_nodes import Way
@@ -49,7 +49,7 @@ class Fcfs(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if self._nodes is not None:
-            at, ends = conservative_on_nodes.awaited_in_order(job, view)
+            at, ends = conservative.awaited_in_order(job, view)
             if needs := on_nodes.needs(job, view, self._nodes.classes(job)):
                 return Reason(needs + in_turn(job, view, ends), at)
             return Reason(f"there is room, but job {first.name} is first in the queue", at)

@@ -103,14 +103,14 @@ def _considered(
     curves: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int, watts_matter: bool
 ) -> Configurations:
     if not watts_matter:
-        some = _considered(curves, least_most, pool, beta=beta, counts=counts, watts_matter=True)
-        return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
-    some = configurations(curves, least_most, pool, beta=beta, counts=counts)
+        considered = _considered(curves, least_most, pool, beta=beta, counts=counts, watts_matter=True)
+        return considered.subset(_undominated(considered.units, np.zeros(len(considered)), considered.merit))
+    considered = configurations(curves, least_most, pool, beta=beta, counts=counts)
     # For each number of units, higher caps of no more merit are left out first, because it is a quick test.
-    merit = some.merit.reshape(-1, len(numbers(*least_most, counts)))
+    merit = considered.merit.reshape(-1, len(numbers(*least_most, counts)))
     rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
-    some = some.subset(rising.ravel())
-    return some.subset(_undominated(some.units, some.watts, some.merit))
+    considered = considered.subset(rising.ravel())
+    return considered.subset(_undominated(considered.units, considered.watts, considered.merit))
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ Algorithm, at the end of each period, from the jobs of the period:
 1. In each region the longest wait less the shortest is compared with ``target_s``. If it is lower in all
    regions there will be one region fewer, else one more (1 to ``most``). Waits of started jobs count, and so
    far those of waiting jobs; with fewer than two jobs a region is lower.
-2. Bounds and sizes follow from the jobs submitted in the period (``region_sizing``). A job weighs its units x
+2. Bounds and sizes follow from the jobs submitted in the period (``layout``). A job weighs its units x
    the time it ran; if it has not ended, its estimate; if that is unknown, the time it has run.
 
 A job belongs to the region of its size; inside, jobs start by fcfs, EASY or first fit. When regions change,
@@ -22,9 +22,11 @@ Source: Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi, DEIM 2021. The target is t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from fractions import Fraction
+from typing import Literal, NamedTuple
 
 from profiles.errors import BadInput
 from scheduler.model import events
@@ -32,14 +34,6 @@ from scheduler.model.jobs import Cluster, Job, JobState, Placement, Region, inst
 from scheduler.policies.backfill.availability import Availability, start_in_turn
 from scheduler.policies.backfill.queue import QUEUES, FcfsQueue
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
-from scheduler.policies.regions.region_sizing import (
-    PastWork,
-    RegionLayout,
-    cut_of,
-    layout,
-    region_name,
-    region_of,
-)
 
 # -- repartitioning ----------------------------------------------------------------------------------------
 
@@ -399,3 +393,110 @@ class Regions(Policy):
                 part.queue.hold(state.job.id, held, state.expected_end_s)
                 charges.append((index, held))
         self._held[state.job.id] = tuple(charges)
+
+
+# -- bounds and sizes --------------------------------------------------------------------------------------
+#
+# Bounds: with k regions for jobs of ``lo`` to ``hi`` units, the i-th takes jobs up to the largest whole b
+# with b^k <= lo^(k-i) * hi^i. So the ratio of the smallest to the largest job is about the same in each
+# region. Sizes: in proportion to the unit-seconds of each region's jobs. A region that would get no more than
+# twice its largest job gets twice its largest job plus one. The others share the rest, until none is too
+# small.
+
+
+class PastWork(NamedTuple):
+    """Work of an earlier job: its units, and its unit-seconds (or the believed ones)."""
+
+    units: int
+    unit_s: float
+
+
+class RegionLayout(NamedTuple):
+    """Upper bound on a job's units (inclusive) and number of units of each region, smallest jobs first."""
+
+    bounds: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def region_name(cut: int, number: int) -> str:
+    """Name region ``number`` (from 1 on) of the ``cut``-th layout: "3.1"."""
+    return f"{cut}.{number}"
+
+
+def number_of(region: str) -> int:
+    """Return the number of a region in its layout, from 1 on; 0 for no region ("")."""
+    return int(region.partition(".")[2] or 0)
+
+
+def cut_of(region: str) -> int:
+    """Return the number of a region's layout, from 1 on."""
+    return int(region.partition(".")[0])
+
+
+def region_bounds(hi: int, k: int, lo: int = 1) -> tuple[int, ...]:
+    """Compute upper bounds of the k regions for jobs of ``lo`` to ``hi`` units; equal ones are merged."""
+    if not 1 <= lo <= hi or k < 1:
+        raise ValueError(f"{k} regions for jobs of {lo} to {hi} units")
+    powers: list[int] = [lo ** (k - i) * hi**i for i in range(1, k + 1)]
+    bounds = [_root(power, k) for power in powers]
+    return tuple(sorted(set(bounds)))
+
+
+def _root(value: int, k: int) -> int:
+    """Return the largest b with b^k <= value."""
+    b = int(value ** (1.0 / k))
+    while b**k > value:
+        b -= 1
+    while (b + 1) ** k <= value:
+        b += 1
+    return b
+
+
+def region_sizes(unit_s: Sequence[float], bounds: Sequence[int], units: int) -> tuple[int, ...] | None:
+    """Compute the units of each region by the work of its jobs; None if the machine is too small.
+
+    Whole units by largest remainder (ties: the smaller jobs' region). One region has the whole machine.
+    Without any work all weigh the same.
+    """
+    k = len(bounds)
+    if k == 1:
+        return (units,)
+    least = [2 * bound + 1 for bound in bounds]
+    if sum(least) > units:
+        return None
+    weights = [Fraction(work) for work in unit_s]
+    if not any(weights):
+        weights = [Fraction(1)] * k
+    sizes: dict[int, int] = {}
+    while True:  # ends, because the rest is always enough for all remaining regions, so one of them stays
+        open_ = [i for i in range(k) if i not in sizes]
+        rest, total = units - sum(sizes.values()), sum(weights[i] for i in open_)
+        shares = {i: weights[i] * rest / total if total else Fraction(rest, len(open_)) for i in open_}
+        small = [i for i in open_ if shares[i] < least[i]]
+        if not small:
+            break
+        sizes.update((i, least[i]) for i in small)
+    sizes.update((i, int(share)) for i, share in shares.items())
+    by_remainder = sorted(shares, key=lambda i: (int(shares[i]) - shares[i], i))
+    for i in by_remainder[: units - sum(sizes.values())]:
+        sizes[i] += 1
+    return tuple(sizes[i] for i in range(k))
+
+
+def region_of(units: int, bounds: Sequence[int]) -> int:
+    """Return the index of the region for jobs of so many units; the last also takes larger ones."""
+    return min(bisect_left(bounds, units), len(bounds) - 1)
+
+
+def layout(jobs: Iterable[PastWork], hi: int, k: int, units: int) -> RegionLayout:
+    """Cut the machine into k regions, or as many as fit; jobs have up to ``hi`` units."""
+    work = list(jobs)
+    for count in range(k, 1, -1):
+        bounds = region_bounds(hi, count)
+        sums = [0.0] * len(bounds)
+        for job in work:
+            sums[region_of(job.units, bounds)] += job.unit_s
+        sizes = region_sizes(sums, bounds, units)
+        if sizes is not None:
+            return RegionLayout(bounds, sizes)
+    return RegionLayout((hi,), (units,))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
-from scheduler.policies.backfill.conservative_on_nodes import awaited
+from scheduler.policies.backfill.conservative import awaited
 from scheduler.policies.backfill.on_nodes import (
     LEAST,
     MANY,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from profiles.instants import clock, local
-from profiles.quantities import counted, duration, number
+from profiles.quantities import clock, counted, duration, local, number
 from scheduler.jobs.literals import memory_text
 from tenbin.errors import TenbinError
 from tenbin.text import label, printable, ranges

@@ -115,8 +115,8 @@ def _print_json(
     from scheduler.prediction.predictions import within_bounds
 
     answer: dict[str, Any] = {
-        "summary": [row.told() for row in rows],
-        "forecasts": [prediction.told() for prediction in predictions],
+        "summary": [row.as_json() for row in rows],
+        "forecasts": [prediction.as_json() for prediction in predictions],
     }
     bounded, inside = within_bounds(predictions)
     if bounded:

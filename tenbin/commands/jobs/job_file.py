@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from profiles.instants import clock
+from profiles.quantities import clock
 from scheduler.jobs.dependencies import KINDS, Kind, check_places
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from profiles.instants import clock, local
-from profiles.quantities import counted, duration, number
+from profiles.quantities import clock, counted, duration, local, number
 from tenbin.commands.options import (
     HomeOption,
     JsonOption,

@@ -21,8 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from agent.users import user_name
 from profiles.errors import BadInput
+from profiles.files.safe_files import user_name
 from scheduler.jobs.literals import instant_s, limit_s, size_bytes
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.parameters import unknown

@@ -402,7 +402,7 @@ def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
         BadOption: there are none.
         TenbinError: the coordinator does not answer, or a word is no job to it.
     """
-    from scheduler.jobs.selectors import read_selector
+    from scheduler.jobs.job_list import read_selector
     from tenbin.commands.jobs.jobs import select
 
     numbers: list[int] = []

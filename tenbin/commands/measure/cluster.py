@@ -144,8 +144,10 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
 
 
 def _print_nodes(console: SafeConsole, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
+    from profiles.clusters import TO_OTHERS
+
     strange = {(outlier.value.node, outlier.value.quantity) for outlier in odd}
-    local = [value for value in every if value.subject != "to other nodes"]
+    local = [value for value in every if value.subject != TO_OTHERS]
     known = {(v.node, *v.column): v for v in local}
     last = {v.quantity: v for v in local}
     shown = [last[quantity] for quantity in COLUMNS if quantity in last]

@@ -21,7 +21,7 @@ from tenbin.commands.options import (
     write_output,
 )
 from tenbin.terminal import SafeConsole
-from tenbin.text import headline, print_json, readable, say, value
+from tenbin.text import headline, is_known, print_json, readable, say, value
 
 if TYPE_CHECKING:
     from profiles.checks.check import Check, CheckStore
@@ -127,7 +127,8 @@ def _print_differences(console: SafeConsole, differences: list[Difference], ever
         span = [None if limit is None else factor * limit for limit in (d.low, d.high)]
         limits = f"{number(span[0])} .. {number(span[1])}" if d.low is not None else "-"
         of_a, of_b = (value(readable(c, d.of_a, d.of_b)) if c else "-" for c in (d.of_a, d.of_b))
-        ratio = "-" if "not known" in (of_a, of_b) else number(d.ratio)
+        known = all(c is None or is_known(c) for c in (d.of_a, d.of_b))
+        ratio = number(d.ratio) if known else "-"
         judged = judge_difference(d)
         better = f", {judged.of} better" if judged and judged.of and judged.surely_of(judged.of) else ""
         cells = (d.coefficient, of_a, of_b, unit, ratio, limits, d.verdict + better)

@@ -64,7 +64,7 @@ def doctor(
         return
     from agent.doctor import examine
     from agent.trials import Trials
-    from agent.users import default_storage
+    from profiles.files.safe_files import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)

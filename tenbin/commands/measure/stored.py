@@ -166,11 +166,11 @@ def print_profile(profile: Profile, *, machine: bool = False, kin: Sequence[Prof
 
 def _meanings(profile: Profile) -> list[tuple[str, str]]:
     """Explain the words and marks of the last column, as far as they occur."""
-    from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
+    from profiles.card import MEANINGS, ROUNDS_MEANING
 
     every = [c for model in profile.models for c in model.coefficients]
     rows = [(word, meaning) for word, meaning in MEANINGS.items() if any(c.quality == word for c in every)]
-    return rows + [("*", ROUNDS_MEANING)] * any(ROUNDS_DIFFER in c.note for c in every)
+    return rows + [("*", ROUNDS_MEANING)] * any(c.rounds_differ for c in every)
 
 
 def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
@@ -183,8 +183,6 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 
 def _print_models(console: Console, models: list[Model]) -> None:
     """Print a line for each coefficient; a model's subject is its heading, or names its only coefficient."""
-    from profiles.card import ROUNDS_DIFFER
-
     width = max(28, min(44, console.width - 56))
     quantity, lines = "", []  # printed together, because rich takes its time for each
     for model in models:
@@ -199,7 +197,7 @@ def _print_models(console: Console, models: list[Model]) -> None:
             lines.append(f"    [dim]{escape(model.note)}[/]")
         for c in model.coefficients:
             name = (subject(model) or c.name) if single else c.name
-            mark = "*" * (ROUNDS_DIFFER in c.note)
+            mark = "*" * c.rounds_differ
             quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]{mark}"
             if len(name) > width:
                 lines.append(f"    {escape(name)}")

@@ -26,7 +26,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from profiles.errors import UserError
-from profiles.instants import clock
+from profiles.quantities import clock
 from tenbin.commands.top import views
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.terminal import fit

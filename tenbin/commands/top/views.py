@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 from rich.cells import cell_len, chop_cells
 
 from profiles.errors import BadInput
-from profiles.instants import local
-from profiles.quantities import duration, number
+from profiles.quantities import duration, local, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (

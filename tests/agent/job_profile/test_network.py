@@ -17,7 +17,7 @@ from agent.job_profile.profiler import make_job_profile, plan_scaling
 from agent.job_profile.scaling import Hosts, fit, measure
 from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
-from probes import usage_counters
+from probes import c_library
 from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
@@ -93,14 +93,14 @@ def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
 
 def counted(
     command: list[str], folder: Path, more: dict[str, str]
-) -> tuple[RunOutcome, list[usage_counters.MpiShare]]:
-    library, counts = usage_counters.build_mpi_library(folder), folder / "counts"
+) -> tuple[RunOutcome, list[c_library.MpiShare]]:
+    library, counts = c_library.build_mpi_library(folder), folder / "counts"
     counts.mkdir()
-    variables = usage_counters.mpi_variables(library, counts) | more
+    variables = c_library.mpi_variables(library, counts) | more
     with Trial(command, str(folder), CPUS, limit_s=120.0, variables=variables) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
-    return ended, usage_counters.read_mpi_shares(counts)
+    return ended, c_library.read_mpi_shares(counts)
 
 
 @pytest.mark.parametrize("language", ["mpi4py", "c"])
@@ -132,9 +132,7 @@ def test_time_inside_mpi_is_what_the_program_itself_sees(
     assert 0.8 * truth < inside_s  # with the first barrier, in which one waits for the other to start
     first_s = max(rank.seconds for rank in ranks)
     assert first_s <= ended.wall_s and min(rank.calls for rank in ranks) >= 3
-    assert usage_counters.mpi_share(ranks, ended.wall_s) == pytest.approx(
-        min(inside_s / 2 / ended.wall_s, 1.0)
-    )
+    assert c_library.mpi_share(ranks, ended.wall_s) == pytest.approx(min(inside_s / 2 / ended.wall_s, 1.0))
 
 
 def test_a_program_without_mpi_leaves_no_counts_and_works(tmp_path: Path) -> None:
@@ -146,7 +144,7 @@ def test_a_program_without_mpi_leaves_no_counts_and_works(tmp_path: Path) -> Non
 def test_without_a_compiler_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="no C compiler"):
-        usage_counters.build_mpi_library(tmp_path)
+        c_library.build_mpi_library(tmp_path)
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from profiles.checks.change_points import LEAST_PART, PRICE, _noise, change_points
 from profiles.checks.check import CheckStore, Verdict
 from profiles.checks.drift import drift, medians
+from profiles.stats import LEAST_PART, PRICE, _noise, change_points
 from tests.support.amounts import examples
 from tests.support.checks import figures_of, make_check
 from tests.support.programs import tenbin

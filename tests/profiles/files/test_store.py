@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from profiles.errors import BadInput
 from profiles.files.store import Store, load, read_table, samples, set_label
-from tests.support.records import make_profile
+from tests.support.records import make_coefficient, make_model, make_profile
 
 TABLE = pd.DataFrame({"round": [0, 0], "emulated": [False, False], "wall_s": [1.0, 2.0]})
 
@@ -24,6 +25,21 @@ def test_what_is_saved_is_loaded_back_unchanged(tmp_path: Path) -> None:
     folder = store.save(profile, {"memory": TABLE})
     assert store.load("last") == profile
     pd.testing.assert_frame_equal(samples(folder / "profile.json")["memory"], TABLE)
+
+
+def test_profiles_of_earlier_releases_have_in_words_what_now_has_a_field(tmp_path: Path) -> None:
+    notes = ("", "rounds differ", "1600 iterations; widened: rounds differ")
+    model = make_model(*(make_coefficient(note=note) for note in notes))
+    origin = "20251224T180000Z, refitted from 15 checkpoints and 15 restarts of jobs"
+    stored = make_profile(models=(model,), origin=origin).model_dump(mode="json")
+    del stored["refit_of"]
+    for coefficient in stored["models"][0]["coefficients"]:
+        del coefficient["rounds_differ"]
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(stored))
+    profile = load(path)
+    assert [c.rounds_differ for c in profile.models[0].coefficients] == [False, True, True]
+    assert profile.refit_of == "20251224T180000Z"
 
 
 def test_selectors(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import ENGINES, Asked, find, options
+from scheduler.engines.registry import ENGINES, UpRequest, find, options
 from scheduler.engines.registry import check as check_options
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.specs import JobSpec
@@ -155,15 +155,15 @@ def test_an_engine_is_one_folder_and_one_line(
 ) -> None:
     monkeypatch.setitem(ENGINES, "echo", "tests.support.echo_engine")
     own = {option.name: option.default for engine in ENGINES for option in options(engine)}
-    asked = Asked("scripted", tmp_path / "home", own=own)
+    asked = UpRequest("scripted", tmp_path / "home", own=own)
     check_options("echo", asked, profiled=False)
     with find("echo", asked) as machine, coordinator_on(machine, tmp_path / "home") as coordinator:
         check(coordinator, scenario, tmp_path)
-    given = Asked("scripted", tmp_path / "home", own={**own, "cores": 1})
+    given = UpRequest("scripted", tmp_path / "home", own={**own, "cores": 1})
     with pytest.raises(BadInput, match="--cores with --engine echo: it is of this machine"):
         check_options("echo", given, profiled=False)
     with pytest.raises(BadInput, match="--echoes is of the echo engine"):
-        check_options("local", Asked("easy", tmp_path, own={**own, "echoes": 1}), profiled=False)
+        check_options("local", UpRequest("easy", tmp_path, own={**own, "echoes": 1}), profiled=False)
 
 
 def test_the_echo_engine_is_small() -> None:

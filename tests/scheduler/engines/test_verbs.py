@@ -113,20 +113,6 @@ def test_no_more_members_run_at_once_than_asked_for(queue: Queue, tmp_path: Path
     assert queue.stages(array) == {"done": 6}
 
 
-def test_arrays_are_selected_whole_and_in_parts(queue: Queue, tmp_path: Path) -> None:
-    body = "echo out $TENBIN_ARRAY_INDEX; exit $((TENBIN_ARRAY_INDEX % 2))"
-    array = queue.shell(tmp_path, body, "--array", "10-12,20")
-    queue.say("wait", array, code=1)
-    queue.say("wait", f"{array}[10,12-20]")
-    for word, indices in (("last", (10, 11, 12, 20)), (f"{array}[11-20]", (11, 12, 20))):
-        assert queue.say("logs", word) == "".join(f"out {index}\n" for index in indices)
-    assert queue.ask("info", array)["stages"] == {"done": 3, "failed": 1}
-    assert f"failed: {array}[11]" in queue.say("info", array)
-    assert queue.ask("info", f"{array}[11]")["code"] == 1
-    assert [row["code"] for row in queue.ask("wait", f"{array}[11-12]", code=1)] == [1, 0]
-    assert "has no index 13" in queue.refuse("cancel", f"{array}[13]")
-
-
 def test_members_are_suspended_resumed_and_cancelled(queue: Queue, tmp_path: Path) -> None:
     """Of those that run, and of those that wait."""
     array = queue.shell(tmp_path, NOTES, "--array", "1-8")

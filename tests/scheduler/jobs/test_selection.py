@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import FINAL, Entry, Stage
-from scheduler.jobs.job_list import JobFilter, entry_reading
-from scheduler.jobs.selectors import Selector, Span, read_selector
+from scheduler.jobs.job_list import JobFilter, Selector, Span, entry_reading, read_selector
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 

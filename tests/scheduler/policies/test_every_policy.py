@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Promise, Repartition, WakeAt
 from scheduler.model.speeds import CapTable, TabulatedPower
-from scheduler.policies import outlines
+from scheduler.policies import registry
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from tests.support.amounts import SMALLER, examples
@@ -38,7 +38,7 @@ def test_class_is_complete(name: str) -> None:
     )
     assert POLICIES[name].summary
     create(name).Parameters()
-    assert outlines.read(kind.__module__, kind.__name__) == outlines.of_class(kind)
+    assert registry.read_outline(kind.__module__, kind.__name__) == registry.outline_of(kind)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

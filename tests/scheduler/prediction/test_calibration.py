@@ -212,6 +212,7 @@ def test_a_refit_finds_the_truth_and_leaves_the_rest(tmp_path: Path) -> None:
     assert kernels["K"].value == pytest.approx(0.3)
     assert all(model in new.models for model in old.models) and new.id == "20260501T000000Z"
     assert new.origin == f"{old.id}, refitted from 15 checkpoints and 15 restarts of jobs"
+    assert new.refit_of == old.id
     kept = tables["checkpoint"]
     assert len(kept) == len(rows) + 1 and (kept["seconds"] == 9.0).sum() == 1
     Store(tmp_path).save(new, tables)

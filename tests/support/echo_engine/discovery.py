@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import Asked
+from scheduler.engines.registry import UpRequest
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.echo_engine.engine import EchoEngine
@@ -21,7 +21,7 @@ class EchoMachine(Machine):
 
 
 @contextmanager
-def find(asked: Asked) -> Iterator[EchoMachine]:
+def find(asked: UpRequest) -> Iterator[EchoMachine]:
     """Make the nodes."""
     pool = Pool("node", asked.own["echoes"], resources=("cores", "memory_mb"), capacity=(1.0, 1e3))
     yield EchoMachine(Cluster((pool,)), unit=Unit(node=True, cores=1))

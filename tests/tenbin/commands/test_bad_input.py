@@ -1,8 +1,7 @@
-"""Mistyped commands, requests of other programs, and text that terminals must not be sent."""
+"""Mistyped commands, and text that terminals must not be sent."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shlex
@@ -69,19 +68,6 @@ def test_a_mistyped_command_is_one_line(words: str, said: str) -> None:
     done = tenbin(*words.split())
     assert done.returncode == 2 and not done.stdout
     assert said in done.stderr and "--help" in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_a_malformed_call_is_refused_in_one_line(up: Up) -> None:
-    up.start("--cores", "1")
-    for body in (b"", b"{", b"[]", b"null", b'{"specs": 3}', b"\xff\xfe", b"[" * 5000):
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.connect(str(up.home / "api.sock"))
-        connection.request("POST", "/jobs", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        assert 400 <= answer.status < 500 and "detail" in json.loads(answer.read()), body
-        connection.close()
-    assert up.client.submit(["true"]).id == 1
 
 
 def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:

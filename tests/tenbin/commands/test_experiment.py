@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.evaluations.experiment import Experiment
-from scheduler.evaluations.policy_runs import Setup
+from scheduler.evaluations.policy_runs import Experiment, Setup
 from scheduler.model.clusters import parse_cluster
 from scheduler.workloads.arrivals import Unstated
 from tenbin.commands.simulate import carry_out

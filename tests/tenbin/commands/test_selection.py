@@ -167,6 +167,7 @@ def test_an_array_is_selected_as_a_whole_and_in_parts(up: Up) -> None:
     assert "job 2[11]: failed" in up.run("info", "2[11]").stdout
     summary = json.loads(up.run("info", "last", "--json").stdout)
     assert summary["members"] == 4 and summary["stages"] == {"done": 3, "failed": 1}
+    assert [job["code"] for job in json.loads(up.run("wait", "2[11-12]", "--json").stdout)] == [1, 0]
     assert [job["id"] for job in json.loads(up.run("wait", "1-2", "--json").stdout)] == [1, 3, 4, 5, 6]
     words = {
         "2[13]": "array 2 has no index 13",

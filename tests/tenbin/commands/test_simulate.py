@@ -16,8 +16,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tenbin.client import profiles as client
 from tenbin.commands.simulate import complete_workload
-from tenbin.report.job_results import files_of
-from tenbin.report.schedule import figures, lanes, means, page, waits
+from tenbin.report.schedule import figures, files_of, lanes, means, page, waits
 from tests.support import programs
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos

@@ -110,6 +110,7 @@ def test_the_last_refit_names_what_it_changed(tmp_path: Path) -> None:
         "id": "20991231T000000Z",
         "models": models,
         "origin": f"{old.id}, refitted from 5 checkpoints of jobs",
+        "refit_of": old.id,
     }
     store.save(old.model_copy(update=more), {})
     found = last_refit(store)

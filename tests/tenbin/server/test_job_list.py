@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.processes.samples import Sample
-from agent.users import user_name
+from profiles.files.safe_files import user_name
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
@@ -77,7 +77,7 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
         listed = list_jobs(coordinator, JobList(all=True, members=False))
         jobs = {row.id: as_json(row) for row in listed}
         top = window(coordinator, Window(all=True, members=False, rows=1000))["rows"]
-        page = [Lists(mirror).told(row) for row in Lists(mirror).find(ListWindow())]
+        page = [Lists(mirror).row_as_json(row) for row in Lists(mirror).find(ListWindow())]
         for rows in (top, page):
             assert {row["id"]: row["stage"] for row in rows} == {n: row["stage"] for n, row in jobs.items()}
             assert all(row.get("stages") == jobs[row["id"]].get("stages") for row in rows)

@@ -182,10 +182,14 @@ def test_a_body_too_large_is_refused_however_it_comes(shared: Up) -> None:
 
 
 @pytest.mark.parametrize(
-    "nest", [b"[" * 1_000_000, b'{"specs":' * 500_000, b'{"a":' * 100 + b"1" + b"}" * 100]
+    "body",
+    [
+        *(b"[" * 1_000_000, b'{"specs":' * 500_000, b'{"a":' * 100 + b"1" + b"}" * 100),
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe"),
+    ],
 )
-def test_a_deeply_nested_body_is_refused(shared: Up, nest: bytes) -> None:
-    code, content = ask(shared, "POST", "/jobs", nest)
+def test_a_body_that_is_deeply_nested_or_no_object_is_refused(shared: Up, body: bytes) -> None:
+    code, content = ask(shared, "POST", "/jobs", body)
     assert 400 <= code < 500 and len(content) < 1000 and json.loads(content)["detail"]
 
 

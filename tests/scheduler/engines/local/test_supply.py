@@ -15,9 +15,9 @@ import pytest
 from agent.inventory import Roots
 from agent.processes import claims
 from agent.processes.claims import SUPERVISOR, running_jobs
-from agent.users import user_name
 from probes.topology import read_topology
 from profiles.errors import BadInput
+from profiles.files.safe_files import user_name
 from scheduler.engines.local.cores import Cores, Supply, UsableCpus, usable_cpus, whole_cores_first
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec

@@ -21,7 +21,7 @@ from scheduler.coordinator import trials
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.discovery import LocalMachine
-from scheduler.engines.registry import ENGINES, Asked, check, find, options
+from scheduler.engines.registry import ENGINES, UpRequest, check, find, options
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
@@ -159,7 +159,7 @@ def test_trials_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("POCL_DEVICES", TWO)
     own = {option.name: option.default for engine in ENGINES for option in options(engine)}
     for no_trials in (False, True):
-        asked = Asked("fcfs", tmp_path, devices=True, own={**own, "no_trials": no_trials})
+        asked = UpRequest("fcfs", tmp_path, devices=True, own={**own, "no_trials": no_trials})
         with find("local", asked) as machine:
             assert isinstance(machine, LocalMachine) and machine.tries is not no_trials
     with pytest.raises(BadInput, match="--no-trials: programs are tried on devices only"):

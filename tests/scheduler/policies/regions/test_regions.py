@@ -13,15 +13,16 @@ from scheduler.model.events import Repartition, Start, Timer
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region, Stage
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy, View
-from scheduler.policies.regions.region_sizing import (
+from scheduler.policies.regions.regions import (
     PastWork,
     RegionLayout,
+    Regions,
+    RegionsParameters,
     layout,
     region_bounds,
     region_of,
     region_sizes,
 )
-from scheduler.policies.regions.regions import Regions, RegionsParameters
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support.amounts import examples

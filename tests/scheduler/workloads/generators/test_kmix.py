@@ -7,7 +7,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, EstimateKind, Pool
-from scheduler.policies.regions.region_sizing import PastWork, layout
+from scheduler.policies.regions.regions import PastWork, layout
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from scheduler.workloads.generators.kmix import CLASSES, HOUR_S, MIXES

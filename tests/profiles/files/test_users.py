@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from agent.users import user_name
+from profiles.files.safe_files import user_name
 
 UNKNOWN = 4_000_000_001
 
