@@ -607,7 +607,7 @@ class ClusterState(Allocation):
         if state.stage is WAITING:
             self.waiting[job.id] = job
         elif state.stage is RUNNING:
-            self._expect_end(state)
+            self.expect(state, state.works_from_s, state.lag_s)
 
     def restore(self, state: JobState, *, beyond: bool = False) -> None:
         """Enter a job after a restart as it was; a running job is charged its units.
@@ -635,7 +635,7 @@ class ClusterState(Allocation):
                 self.expect(state, state.works_from_s)
             for other in self._beside(state):  # it was there all the time
                 if other.stage is RUNNING:
-                    self._expect_end(other)
+                    self.expect(other, other.works_from_s)
 
     def take_turn(self, job_id: int) -> None:
         """Put a waiting job before those of its priority that were submitted later."""
@@ -742,16 +742,13 @@ class ClusterState(Allocation):
             self._not(rule, job_id, "running")
         return state
 
-    def expect(self, state: JobState, works_from_s: float) -> None:
+    def expect(self, state: JobState, works_from_s: float, lag_s: float = 0.0) -> None:
         """Let the job make progress from ``works_from_s``; its believed end follows from its estimate."""
-        state.works_from_s, state.lag_s = works_from_s, 0.0
-        self._expect_end(state)
-
-    def _expect_end(self, state: JobState) -> None:
         placement = state.place
+        state.works_from_s, state.lag_s = works_from_s, lag_s
         whole = estimate_under(state.job, placement) if self._interference is None else self._whole_s(state)
         state.whole_s = whole
-        state.expected_end_s = instant(state.works_from_s + state.lag_s + (1.0 - state.done) * whole)
+        state.expected_end_s = instant(works_from_s + lag_s + (1.0 - state.done) * whole)
 
     def _whole_s(self, state: JobState) -> float:
         """Return the believed run time of the whole job beside those on its nodes; a limit stays one."""
@@ -780,8 +777,8 @@ class ClusterState(Allocation):
         for other in self._beside(state):
             if other.stage is RUNNING and 0.0 < other.whole_s < math.inf:
                 worked_s = max(self.now - other.works_from_s, 0.0)
-                other.lag_s = worked_s - (worked_s - other.lag_s) * self._whole_s(other) / other.whole_s
-                self._expect_end(other)
+                lag_s = worked_s - (worked_s - other.lag_s) * self._whole_s(other) / other.whole_s
+                self.expect(other, other.works_from_s, lag_s)
 
     def _where_it_goes_on(self, rule: str, state: JobState, placement: Placement) -> tuple[Placement, bool]:
         """Return the place as the job can go on there, and if that is another than it has; or refuse."""
