@@ -806,8 +806,8 @@ class History:
             store.save(profile, {})
         return ProfiledSlowdowns(store, programs()[0].kind)
 
-    def _state(self, entry: Entry) -> RunState | None:
-        attempt = self.machine.attempts.get((entry.id, entry.attempt))
+    def _state(self, job: Entry) -> RunState | None:
+        attempt = self.machine.attempts.get((job.id, job.attempt))
         return attempt.state if attempt is not None else None
 
     def _told(self, notices: Iterable[Notice]) -> None:
@@ -1225,8 +1225,9 @@ class History:
     def _check_places(self) -> None:
         """Look whether all places of jobs are charged, and who moves by a checkpoint goes there."""
         cluster = self.coordinator.machine.state.cluster
-        if isinstance(self.engine, SimulatedEngine) and self.engine.cuts != cluster.regions:
-            raise Broken("pools are cut as the policy says", f"{self.engine.cuts}, {cluster.regions}")
+        engine = self.coordinator.engine
+        if isinstance(engine, SimulatedEngine) and engine.cuts != cluster.regions:
+            raise Broken("pools are cut as the policy says", f"{engine.cuts}, {cluster.regions}")
         counted = {pool.name for pool in cluster.cluster.pools if pool.counted}
         held = dict.fromkeys(counted, 0)
         for place in (place for state in cluster.running.values() for place in state.places):
