@@ -13,7 +13,8 @@ from dataclasses import replace
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState, not_before_s
-from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.dependencies import named
+from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
 from scheduler.jobs.machine_memory import Claim
 from scheduler.jobs.sizes import beyond
 from scheduler.model.events import Event, Submitted, Timer
@@ -24,7 +25,7 @@ from scheduler.model.jobs import Placement
 
 def admit(m: MachineState, entry: Entry) -> None:
     """Let a job wait for its turn; held for others, for a time, or where this machine cannot run it."""
-    if entry.stage is Stage.STOPPING:
+    if entry.phase.leaving:
         return  # it is about to be suspended, and then the policy's
     m.run_times.watch(entry)
     m.holds.alarm(entry, entry.spec.deadline_s)
@@ -45,8 +46,17 @@ def admit(m: MachineState, entry: Entry) -> None:
         entry.stage, entry.blocked, entry.trouble = Stage.WAITING, "", ""
         if held:
             m.jobs.mark_changed(entry)
+            _note_eligible(m, entry)
         if not m.array_limits.must_wait(entry):
             m.queue.put(ev.Admitted(entry))
+
+
+def _note_eligible(m: MachineState, entry: Entry) -> None:
+    """Let the wait of a job count from now on, if so far it was held as it was submitted."""
+    spec, new = entry.spec, entry.eligible_s is None and not entry.attempt
+    if new and (named(spec) or spec.begin_s is not None or spec.external):
+        entry.eligible_s = entry.since_s = m.now
+        entry.job = UNKNOWN
 
 
 def arrive(m: MachineState, event: ev.SubmittedByOwner) -> None:
@@ -88,9 +98,7 @@ def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | 
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
-        m.cluster.withdraw(entry.id)
-        entry.stage = Stage.WAITING
-        m.jobs.renewed(entry)
+        _wait_outside(m, entry)
         _ask_anew(m)
         return None
     if not placement.nodes or entry.place.nodes == placement.nodes:
@@ -112,11 +120,15 @@ def let_suspended_wait(m: MachineState) -> None:
     """Let the jobs that a policy has suspended wait for their turn again, for a policy that resumes none."""
     for job_id in list(m.cluster.suspended):
         entry = m.jobs.entries[job_id]
-        m.cluster.withdraw(job_id)
-        entry.stage = Stage.WAITING
-        m.jobs.renewed(entry)
-        m.jobs.mark_changed(entry)
+        _wait_outside(m, entry)
         m.queue.put(ev.Admitted(entry))
+
+
+def _wait_outside(m: MachineState, entry: Entry) -> None:
+    """Let a job wait that the policy does not see until it is admitted."""
+    m.cluster.withdraw(entry.id)
+    entry.stage = Stage.WAITING
+    m.jobs.renewed(entry)
 
 
 def _has_room(m: MachineState, entry: Entry) -> bool:
@@ -173,7 +185,8 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
         if entry.priority == priority:
             continue
         m.record(entry, "priority", f"{priority}, {entry.priority} before")
-        job = m.jobs.prioritize(entry, priority)
+        entry.new_priority = priority
+        job = m.jobs.renewed(entry)
         m.memory.prioritize(entry.id, priority)
         if entry.id in m.cluster.waiting:
             waiting.append(job)
@@ -186,8 +199,8 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
 
 def limit(m: MachineState, entry: Entry, limit_s: float) -> None:
     """Give a job another limit of run time (infinite: none), as if it had been submitted with it."""
-    before = _duration(entry)
-    job = m.jobs.limit(entry, limit_s)
+    before, entry.limit_s = _duration(entry), limit_s
+    job = m.jobs.renewed(entry)
     m.record(entry, "time limit", f"{_duration(entry)}, {before} before")
     if entry.id in m.cluster.waiting or entry.id in m.cluster.running or entry.id in m.cluster.suspended:
         m.cluster.reconsider(job)
@@ -206,16 +219,23 @@ def leave(m: MachineState, entry: Entry) -> Placement | None:
     """Take a job out of the cluster state; return where it ran, if at all."""
     m.returning.pop(entry.id, None)
     if entry.id in m.cluster.running:
-        m.stale = m.stale or entry.moves_to is not None  # policies are told of one place only
+        # Policies are told of one place only, and what they do for the sake of sizes ends with the last.
+        m.stale = m.stale or entry.moves_to is not None or _is_last_with_sizes(m, entry)
         m.cluster.finish(entry)
         m.engine.free(entry)
         m.jobs.mark_changed(entry)
-        entry.goals = ()
+        entry.fallbacks = ()
         return entry.placement
     if entry.id in m.cluster.waiting or entry.id in m.cluster.suspended:
         m.cluster.withdraw(entry.id)
         m.stale = True
     return None
+
+
+def _is_last_with_sizes(m: MachineState, entry: Entry) -> bool:
+    """Tell if the speed of a job depends on its size, or cap, and that of no other does."""
+    others = (other for other in m.jobs.entries.values() if other is not entry)
+    return entry.job.speed is not None and all(other.job.speed is None for other in others)
 
 
 def give_back(m: MachineState, entry: Entry) -> None:
@@ -226,6 +246,14 @@ def give_back(m: MachineState, entry: Entry) -> None:
         _admit_short(m)
 
 
+def hold(m: MachineState, entry: Entry) -> None:
+    """Hold a job that waits or is suspended; its memory, and its place in its array, are for others."""
+    leave(m, entry)
+    entry.stage = Stage.HELD
+    m.jobs.mark_changed(entry)
+    give_back(m, entry)
+
+
 def block(m: MachineState, event: ev.Blocked) -> None:
     """Hold a job that waits, because something outside tenbin keeps it from starting."""
     hold_blocked(m, event.entry, event.why)
@@ -233,10 +261,8 @@ def block(m: MachineState, event: ev.Blocked) -> None:
 
 def hold_blocked(m: MachineState, entry: Entry, why: str) -> None:
     """Hold a job for that reason, if it waits or is held already."""
-    if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
-        leave(m, entry)
-        entry.stage = Stage.HELD
-        give_back(m, entry)
+    if entry.phase.queued and not entry.alive:
+        hold(m, entry)
     if entry.stage is Stage.HELD:
         entry.blocked = why
         m.jobs.mark_changed(entry)
@@ -272,7 +298,7 @@ def resume(m: MachineState, event: ev.ResumedByOwner) -> None:
     entry = event.entry
     entry.held_by_user = False
     if entry.phase.leaving and not entry.moves_to:
-        entry.goals = (entry.place,)  # not every policy resumes jobs
+        entry.fallbacks = (entry.place,)  # not every policy resumes jobs
     m.record(entry, "resumed")
     with m.queue.sparing(entry, "resumed"):
         admit(m, entry)
@@ -295,10 +321,7 @@ def set_alarms_anew(m: MachineState) -> None:
     m.holds.clear_alarms()
     for entry in m.jobs.entries.values():
         if _is_early(m, entry):
-            leave(m, entry)
-            entry.stage = Stage.HELD
-            give_back(m, entry)
-            m.jobs.mark_changed(entry)
+            hold(m, entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
         m.holds.alarm(entry, not_before_s(entry) if entry.stage is Stage.HELD else None)
     for job_id in m.postponed:
@@ -307,7 +330,7 @@ def set_alarms_anew(m: MachineState) -> None:
 
 def _is_early(m: MachineState, entry: Entry) -> bool:
     """Tell whether a job waits that has not begun, and may not yet: a clock was ahead."""
-    has_not_begun = entry.stage is Stage.WAITING and not entry.attempt
+    has_not_begun = entry.phase is Phase.WAITING and not entry.attempt
     return has_not_begun and (entry.spec.begin_s or 0.0) > m.now
 
 
@@ -322,10 +345,10 @@ def recover(m: MachineState) -> None:
             if entry.alive or entry.stage.begun:
                 m.memory.hold(claim_of(m, entry))
                 m.array_limits.hold(entry)
-            elif entry.stage is Stage.WAITING and (_without_memory(m, entry) or _is_early(m, entry)):
+            elif entry.phase is Phase.WAITING and (_without_memory(m, entry) or _is_early(m, entry)):
                 entry.stage = Stage.HELD  # admit will say why
                 m.jobs.mark_changed(entry)
-            elif entry.stage is Stage.WAITING:
+            elif entry.phase is Phase.WAITING:
                 waiting.append(entry)
     for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
         with m.queue.sparing(entry, "at the start"):
@@ -339,7 +362,7 @@ def admit_anew(m: MachineState) -> None:
             if entry.phase is Phase.HELD and not entry.blocked:
                 admit(m, entry)
             elif (
-                entry.stage is Stage.WAITING
+                entry.phase is Phase.WAITING
                 and entry.id not in m.cluster.waiting
                 and not waits_for_admission(m, entry)
             ):

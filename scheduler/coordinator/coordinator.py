@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from agent.notifier import Notifier
@@ -366,7 +367,7 @@ class Coordinator:
             entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
             self.cluster.reconsider(m.jobs.renewed(entry))
         decisions.apply(m, act.Migrate(entry.id, target))
-        entry.goals = (target, here)  # should that be gone by then: as before
+        entry.fallbacks = (here,)  # should that be gone by then: as before
         m.stale = True  # no policy has asked for this: it begins anew with what is there
 
     def _place(self, to: str, units: int) -> Placement:
@@ -523,18 +524,19 @@ class Coordinator:
 
     def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
-        if entry.phase is Phase.ENDING and entry.id not in self.cluster.running:
+        phase = entry.phase
+        if phase is Phase.ENDING and not entry.stage.placed:
             return Reason("has been told to end, and is about to")
         if entry.held_by_user:
             return Reason(f"suspended; go on with: tenbin resume {entry.label}")
-        if entry.blocked or entry.stage is Stage.HELD:
+        if entry.blocked or phase is Phase.HELD:
             why = entry.blocked or machine_state.why_held(entry, m.holds.verdict(entry), self.clock())
             return Reason(why)
-        if entry.stage is Stage.WAITING:
+        if phase is Phase.WAITING:
             why = self._why_out_of_turn(entry)
             reason = Reason(why) if why else self.why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
-        if entry.stage is Stage.SUSPENDED:
+        if phase.queued:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) or self._slower_gpus(entry))
 
@@ -585,7 +587,7 @@ class Coordinator:
         """Say why the first member of an array that waits does so; an empty sentence if none waits."""
         for job_id in range(number + 1, number + 1 + self.job_table.arrays.members(number)):
             entry = self.job_table.entries.get(job_id)
-            if entry is not None and entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED):
+            if entry is not None and not entry.stage.placed:
                 reason = self.why(job_id)
                 return reason._replace(sentence=f"{entry.label}: {reason.sentence}")
         return Reason("")
@@ -754,7 +756,7 @@ class Coordinator:
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in m.jobs.entries.values())
         admission.recover(m)
-        for entry in m.jobs.entries.values():
+        for entry in sorted(m.jobs.entries.values(), key=attrgetter("waits_from_s")):
             with m.queue.sparing(entry, "at the start", (BadInput, *NO_ROOM)):
                 self._recover_job(entry)
         for entry in m.jobs.entries.values():
@@ -770,7 +772,7 @@ class Coordinator:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if placed := entry.stage.placed:
             self.engine.occupy(entry)
-        if placed or (entry.stage is not Stage.HELD and entry.phase is not Phase.ENDING):
+        if placed or entry.phase.queued:
             displaced = not self._restore(entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
         if entry.phase is Phase.HELD and not (displaced and entry.alive):  # else at its attempt's end
@@ -804,7 +806,7 @@ class Coordinator:
                 return True
             if placed:
                 self.engine.free(entry)
-        entry.stage, entry.goals, entry.blocked = Stage.HELD, (), why
+        entry.stage, entry.fallbacks, entry.blocked = Stage.HELD, (), why
         m.jobs.mark_changed(entry)
         if not entry.alive:
             admission.give_back(m, entry)

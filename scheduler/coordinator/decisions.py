@@ -148,15 +148,16 @@ def _may_move(m: MachineState, entry: Entry, there: Placement) -> bool:
 def _reserve(m: MachineState, entry: Entry, there: Placement) -> None:
     """Give a job that is to leave the place where it goes on."""
     m.cluster.reserve(entry, there)
-    entry.goals = (there,)
+    entry.fallbacks = ()
 
 
 def reserve_again(m: MachineState, entry: Entry) -> None:
     """After a restart: give a job that leaves the place where it goes on again, if that is there still."""
     leaves = entry.phase.leaving and entry.id in m.cluster.running and entry.moves_to is None
-    if leaves and entry.goals and entry.goals[0] != entry.placement:
+    if leaves and entry.fallbacks and entry.fallbacks[0] != entry.placement:
         with suppress(RuleBroken):
-            m.cluster.reserve(entry, entry.goals[0])
+            m.cluster.reserve(entry, entry.fallbacks[0])
+            entry.fallbacks = entry.fallbacks[1:]
 
 
 def _way_out(entry: Entry) -> Want:

@@ -29,7 +29,7 @@ def suspend_running(m: MachineState, event: ev.SuspendedByOwner | ev.GpusIdle) -
     entry = event.entry
     if not (entry.parks or (entry.way.gpus_asked and m.jobs.unit.gpus)):
         return _hold(m, entry)
-    entry.held_by_user, entry.goals = True, ()
+    entry.held_by_user = True
     m.jobs.mark_changed(entry)
     apply(m, act.Suspend(entry.id))
     m.stale = True  # no policy has asked for this
@@ -39,7 +39,7 @@ def suspend_running(m: MachineState, event: ev.SuspendedByOwner | ev.GpusIdle) -
 def suspend_leaving(m: MachineState, event: ev.SuspendedByOwner) -> None:
     """Let a job that is being parked, or moves, do so first."""
     entry = event.entry
-    entry.held_by_user, entry.goals = True, entry.goals[:1] if entry.moves_to else ()
+    entry.held_by_user, entry.fallbacks = True, ()
     m.jobs.mark_changed(entry)
 
 
@@ -73,7 +73,6 @@ def checkpoint_written(m: MachineState, event: ev.CheckpointWritten) -> Event | 
     if entry.held_by_user:  # it has left its GPUs
         m.record(entry, "checkpointed")
         return _hold(m, entry)
-    m.cluster.end_stop(entry)
     return _left(m, entry, "checkpointed")
 
 
@@ -92,7 +91,6 @@ def taken_back(m: MachineState, event: ev.TakenBack) -> Event | None:
     entry.done, entry.served_s = entry.kept, entry.kept_s
     if entry.held_by_user:  # it was to be parked
         return _hold(m, entry)
-    m.cluster.end_stop(entry)
     return _left(m, entry, "taken back")
 
 
@@ -101,10 +99,11 @@ def _left(m: MachineState, entry: Entry, kind: str) -> Event:
 
     One that began when the machine was larger, and can go on nowhere, is held.
     """
-    job, before = entry.job, entry.place
+    job, before, goals = entry.job, entry.place, entry.goals
+    m.cluster.end_stop(entry)
+    entry.fallbacks = ()
     m.engine.free(entry)
     m.record(entry, kind)
-    goals, entry.goals = entry.goals, ()
     if not entry.alive and not entry.spec.external:
         entry.job = UNKNOWN  # it may have been that of its place
         if why := unfit(m, entry):
@@ -162,14 +161,12 @@ def _parked(m: MachineState, entry: Entry, mb: float) -> Event | None:
     m.tracker.parked(entry, mb, m.now)
     if entry.held_by_user:
         return _hold(m, entry, parked=True)
-    m.cluster.end_stop(entry)
     return _left(m, entry, "parked")
 
 
 def _moved(m: MachineState, entry: Entry, now: RunState) -> Event:
     """Let a job whose program has moved while it ran leave its old place."""
     m.tracker.moved(entry, now, m.now)
-    m.cluster.end_stop(entry)
     event_of_policy = _left(m, entry, "moved")
     m.cluster.expect(entry, m.now)  # it needs no restart
     _suspend_now(m, entry)
@@ -178,7 +175,7 @@ def _moved(m: MachineState, entry: Entry, now: RunState) -> Event:
 
 def _suspend_now(m: MachineState, entry: Entry) -> None:
     """Have a running job parked that its owner has suspended while it moved."""
-    if entry.held_by_user and entry.stage is Stage.RUNNING:
+    if entry.held_by_user and entry.phase is Phase.RUNNING:
         apply(m, act.Suspend(entry.id))
         m.stale = True
 
@@ -196,14 +193,14 @@ def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool, unused: 
     m.record(entry, "not moved" if there else "not parked", f"{there}{why}")
     m.stale = True
     if entry.held_by_user and entry.phase is Phase.MOVING:
-        entry.goals = ()
+        entry.fallbacks = ()
         m.cluster.go_on(entry)
         _suspend_now(m, entry)
     elif entry.held_by_user:
         _hold(m, entry)
         fix(m, entry, why)
     elif entry.goals or not unused:
-        entry.goals = ()
+        entry.fallbacks = ()
         m.cluster.go_on(entry)
         fix(m, entry, why)
         request(m, entry, "run")

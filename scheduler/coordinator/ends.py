@@ -14,7 +14,7 @@ from agent.attempts.records import Result
 from agent.notifier import Notice
 from profiles.quantities import stamp
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.admission import admit, admit_anew, give_back, hold_blocked, leave, unfit
+from scheduler.coordinator.admission import admit, admit_anew, give_back, hold, hold_blocked, leave, unfit
 from scheduler.coordinator.decisions import new_attempt, request
 from scheduler.coordinator.machine_state import MachineState, tries_left
 from scheduler.engines.protocol import Report
@@ -188,15 +188,13 @@ def lose(m: MachineState, event: ev.AttemptLost) -> Event | None:
     m.cluster.fail(entry, entry.kept, entry.kept_s)
     if had_place:
         m.engine.free(entry)
-        entry.goals = ()
+        entry.fallbacks = ()
     if not event.counts:
         entry.failures -= 1
     if why := entry.blocked or ("" if entry.spec.external else unfit(m, entry)):
         hold_blocked(m, entry, why)
     elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
-        leave(m, entry)
-        entry.stage = Stage.HELD
-        give_back(m, entry)
+        hold(m, entry)
     return Failed(job, entry.placement) if entry.placement else None
 
 
@@ -365,9 +363,10 @@ def renew(m: MachineState, event: ev.RetriedByOwner) -> None:
     entry = event.entry
     entry.stage, entry.since_s, entry.job = Stage.HELD, m.now, UNKNOWN
     entry.done, entry.served_s = entry.kept, entry.kept_s
-    entry.alive, entry.want, entry.held_by_user, entry.goals = False, "", False, ()
+    entry.alive, entry.want, entry.held_by_user, entry.fallbacks = False, "", False, ()
     entry.placement, entry.cores, entry.devices, entry.tasks, entry.hosts = None, (), (), None, None
     entry.start_s = entry.end_s = entry.code = entry.signal = entry.usage = None
     entry.trouble, entry.failures = "", 0
     entry.retried, entry.not_before_s = 0, None
+    entry.eligible_s = m.now if entry.attempt else None
     m.record(entry, "retry", "by its owner")

@@ -363,7 +363,7 @@ class JobTable:
     def _as_job(self, entry: Entry, runs_at: Placement | None = None) -> Job:
         return as_job(
             entry.id,
-            entry.submit_s,
+            entry.waits_from_s,
             entry.spec.limited(entry.limit_s),
             self.cluster,
             user=self.user,
@@ -380,21 +380,6 @@ class JobTable:
             has=entry.devices if entry.alive else (),
             way=entry.placement.alternative if entry.alive and entry.placement else None,
         )
-
-    def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
-        """Take a new prediction for a job that waits; return the job as the policy sees it now."""
-        entry.predicted = predicted
-        return self.renewed(entry)
-
-    def limit(self, entry: Entry, limit_s: float) -> Job:
-        """Change a job's limit of run time; return the job as the policy sees it now."""
-        entry.limit_s = limit_s
-        return self.renewed(entry)
-
-    def prioritize(self, entry: Entry, priority: int) -> Job:
-        """Change a job's priority; return the job as the policy sees it now."""
-        entry.new_priority = priority
-        return self.renewed(entry)
 
     def place(self, entry: Entry, placement: Placement, hosts: list[str]) -> None:
         """Note what a placement means on this cluster: the next one may be divided otherwise."""

@@ -242,7 +242,8 @@ class StateMachine:
         for entry, new in zip(entries, anew, strict=True):
             if new is None:
                 continue
-            job = m.jobs.expect(entry, new)
+            entry.predicted = new
+            job = m.jobs.renewed(entry)
             m.run_times.watch(entry)
             if entry.id in m.cluster.waiting:
                 m.cluster.reconsider(job)

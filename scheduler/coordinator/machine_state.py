@@ -245,7 +245,8 @@ class MachineState:
     """The one owner of a coordinator's state.
 
     Attributes:
-        engine: places jobs on units at once, in memory; it acts on effects alone.
+        engine: places jobs on units, and cuts pools, at once: the next coordinator does so by the journal.
+            Else it acts on effects alone, but for trials.
         cluster: the cluster state, which is the policy's view. Its jobs are entries of ``jobs``.
         jobs: all jobs that have not ended, and what the journal does not have yet. folders: their files.
         queue: the events that have not been handled.

@@ -3,6 +3,9 @@
 A program is tried once in an attempt on each class, in vain or not, and not where its run time is known: by
 its owner, by earlier runs, or by an earlier trial of the same program. One trial is under way at a time. It
 is given up when its job is to leave, when the idle device gets a job, and after ``LIMIT_S``.
+
+A trial is no effect, and may begin before the journal is committed: nothing durable rests on it until it is
+told, and it ends with the coordinator.
 """
 
 from __future__ import annotations
@@ -117,7 +120,8 @@ def _predict_begun(m: MachineState, tried: Entry) -> None:
         if new is None:
             continue
         by_hand = {"moved_by_hand": True} if (entry.predicted or {}).get("moved_by_hand") else {}
-        job = m.jobs.expect(entry, new | by_hand)
+        entry.predicted = new | by_hand
+        job = m.jobs.renewed(entry)
         if any(entry.id in those for those in (m.cluster.running, m.cluster.suspended, m.cluster.waiting)):
             m.cluster.reconsider(job)
             m.stale = True

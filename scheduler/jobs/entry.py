@@ -37,8 +37,14 @@ class Phase(StrEnum):
         """Return true if a job of this phase is about to leave its place, and may go on later."""
         return self in LEAVING
 
+    @property
+    def queued(self) -> bool:
+        """Return true if it is the policy's to start or resume a job of this phase."""
+        return self in QUEUED
+
 
 LEAVING = (Phase.CHECKPOINTING, Phase.PARKING, Phase.MOVING)
+QUEUED = (Phase.WAITING, Phase.PAUSED, Phase.SUSPENDED)
 WAYS_OUT: dict[str, Phase] = {"park": Phase.PARKING, "move": Phase.MOVING}
 UNKNOWN = Job(0, 0.0, 0, None)  # the policy's view of a job for which nobody has asked yet
 
@@ -60,8 +66,8 @@ class Entry(JobState):
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
         cores, devices: of the last attempt, as its placement.
         request: number of the last request to its supervisor, and what it was: ``want``.
-        goals: where it is to go on when it has left its place: the first of them that is free, which one that
-            was reserved is (``moves_to``).
+        fallbacks: where it is to go on when it has left its place if none is reserved (``moves_to``): the
+            first of them that is free.
         held_by_user: suspended by its owner, or about to be: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
@@ -77,6 +83,8 @@ class Entry(JobState):
         new_priority: its priority as its owner has changed it; None: as in the spec.
         ending: what it becomes, where tenbin told it to end: at its deadline, or for a fault. None: it was
             not told to end, or by its owner.
+        eligible_s: since when it could have started, if it was held for others or for a time when it was
+            submitted, or was retried. None: since its submission.
     """
 
     job: Job = field(default=UNKNOWN, kw_only=True, compare=False)
@@ -101,7 +109,7 @@ class Entry(JobState):
     signal: int | None = None
     trouble: str = ""
     usage: dict[str, Any] | None = None
-    goals: tuple[Placement, ...] = ()
+    fallbacks: tuple[Placement, ...] = ()
     predicted: dict[str, Any] | None = None
     blocked: str = ""
     limit_s: float | None = None
@@ -112,12 +120,18 @@ class Entry(JobState):
     new_priority: int | None = None
     fixed: str | None = None
     ending: Stage | None = None
+    eligible_s: float | None = None
 
     def shift(self, step_s: float) -> None:
         """Move what durations are counted from with a clock that was set; deadline and begin stay."""
         JobState.shift(self, step_s)
         if self.not_before_s is not None:
             self.not_before_s += step_s
+
+    @property
+    def waits_from_s(self) -> float:
+        """Since when the job's wait counts for policies."""
+        return self.submit_s if self.eligible_s is None else self.eligible_s
 
     @property
     def way(self) -> JobSpec:
@@ -130,7 +144,7 @@ class Entry(JobState):
         """The job's phase; what depends on more than its stage asks here, and nowhere else."""
         if self.alive and self.want == "end":
             return Phase.ENDING
-        if self.stage is Stage.HELD and self.held_by_user:
+        if self.shown is not self.stage:
             return Phase.SUSPENDED_BY_OWNER
         if self.stage is Stage.SUSPENDED and self.alive:
             return Phase.PAUSED
@@ -139,10 +153,19 @@ class Entry(JobState):
         return Phase(self.stage.value)
 
     @property
+    def paused(self) -> bool:
+        """True if the job has processes and no place: they are paused or parked, or about to be."""
+        return self.alive and not self.stage.placed
+
+    @property
     def paused_on_nodes(self) -> bool:
         """True if the job's processes are paused, or about to be, on nodes which they cannot leave."""
-        paused = self.alive and self.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
-        return paused and bool(self.hosts) and self.placement is not None
+        return self.paused and bool(self.hosts) and self.placement is not None
+
+    @property
+    def goals(self) -> tuple[Placement, ...]:
+        """Where the job is to go on when it has left its place; what is reserved for it comes first."""
+        return self.fallbacks if self.moves_to is None else (self.moves_to, *self.fallbacks)
 
     @property
     def parks(self) -> bool:

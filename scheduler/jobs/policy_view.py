@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from profiles.errors import BadInput
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import EPSILON, Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
@@ -198,8 +198,7 @@ def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
     if bound_to_node(entry):
         return (entry.placement.pool,)
     if entry.fixed:
-        paused = entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
-        return (entry.placement.pool,) if paused else ()
+        return (entry.placement.pool,) if entry.paused else ()
     differing = results_differ(entry)
     return tuple(pool.name for pool in cluster.pools if pool.name not in differing) if differing else ()
 

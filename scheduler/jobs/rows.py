@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from profiles.errors import BadInput
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 
@@ -22,7 +22,7 @@ COLUMNS = (
     *("stage", "attempt", "alive", "placement", "cores", "devices", "request", "want", "held_by_user"),
     *("start_s", "since_s", "served_s", "done", "kept", "kept_s", "preemptions", "migrations", "failures"),
     *("end_s", "code", "signal", "trouble", "usage", "goals", "predicted", "blocked", "limit_s", "tasks"),
-    *("hosts", "retried", "not_before_s", "new_priority", "fixed", "ending", "promised_s"),
+    *("hosts", "retried", "not_before_s", "new_priority", "fixed", "ending", "promised_s", "eligible_s"),
 )
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
@@ -97,12 +97,13 @@ def _parse(row: Sequence[Any]) -> Entry:
         values[name] = _loads(values[name])
     if "placement" in values:
         values["placement"] = placement_of(json.loads(values["placement"]))
-    values["goals"] = tuple(map(placement_of, _loads(values.get("goals", "[]"))))
+    values["fallbacks"] = tuple(map(placement_of, _loads(values.pop("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     entry = Entry(**values)
     entry.works_from_s = entry.since_s
-    if entry.stage is Stage.STOPPING and entry.want == "move" and entry.goals:
-        entry.moves_to = entry.goals[0]
+    if entry.phase is Phase.MOVING and entry.fallbacks:
+        entry.moves_to, *fallbacks = entry.fallbacks
+        entry.fallbacks = tuple(fallbacks)
     elif entry.stage is Stage.STOPPING:
         entry.works_from_s = inf
     return entry

@@ -96,7 +96,7 @@ class Job:
 
     Attributes:
         id: unique number.
-        submit_s: time of submission.
+        submit_s: time of submission; if it was held then, since when it could have started.
         units: units it needs; the fewest, when it can take a range.
         max_units: the most units it can use (moldable, malleable); None: exactly ``units``.
         malleable: its number of units may change while it runs.
@@ -375,9 +375,10 @@ class JobState:
         start_s: first start; None: it never started.
         since_s: begin of the current stage.
         works_from_s: begin of progress in the current run (after its restart); infinite: it stops.
+        lag_s: what it has lost in the current run (below 0: gained) while others were on its nodes than now.
         served_s: attained service up to ``since_s``: seconds of progress, on whatever class.
         done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
-        whole_s: believed run time of the whole job at ``placement``.
+        whole_s: believed run time of the whole job at ``placement``, beside the jobs that are there now.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
         preemptions, migrations, failures: their numbers.
         promised_s: when it is to start by the last ``Promise`` since it waits; None: there is none.
@@ -391,6 +392,7 @@ class JobState:
     placement: Placement | None = None
     start_s: float | None = None
     works_from_s: float = field(default=0.0, compare=False)
+    lag_s: float = field(default=0.0, compare=False)
     served_s: float = 0.0
     done: float = 0.0
     whole_s: float = field(default=math.inf, compare=False)
@@ -438,7 +440,8 @@ class JobState:
         """Return the believed share of the work done, 0 to 1; ``done`` for a job of unknown run time."""
         if (self.stage is not RUNNING and self.moves_to is None) or now <= self.works_from_s:
             return self.done
-        done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
+        works_s = now - self.works_from_s - self.lag_s
+        done = self.done + works_s / self.whole_s if self.whole_s > 0 else 1.0
         return done if done < 1.0 else 1.0
 
     def remaining_s(self, now: float, pool: str | None = None) -> float:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from profiles.errors import UserError
 from scheduler.model.costs import FREE, Costs
 from scheduler.model.events import Event
-from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
+from scheduler.model.interference import NOTHING_KNOWN, SharedNodeInterference, Slowdowns
 from scheduler.model.jobs import (
     CHECKPOINT,
     EPSILON,
@@ -31,6 +31,7 @@ from scheduler.model.jobs import (
     SUSPENDED,
     WAITING,
     Cluster,
+    EstimateKind,
     Job,
     JobState,
     Placement,
@@ -475,6 +476,8 @@ class ClusterState(Allocation):
         self.suspended: dict[int, JobState] = {}
         self._jobs: dict[int, JobState] = {}
         self.ranked = False
+        known = self.slowdowns is not NOTHING_KNOWN
+        self._interference = SharedNodeInterference(self.slowdowns) if known else None
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
@@ -604,7 +607,7 @@ class ClusterState(Allocation):
         if state.stage is WAITING:
             self.waiting[job.id] = job
         elif state.stage is RUNNING:
-            self.expect(state, state.works_from_s)
+            self.expect(state, state.works_from_s, state.lag_s)
 
     def restore(self, state: JobState, *, beyond: bool = False) -> None:
         """Enter a job after a restart as it was; a running job is charged its units.
@@ -630,6 +633,9 @@ class ClusterState(Allocation):
             self.running[job.id] = state
             if stage is RUNNING:
                 self.expect(state, state.works_from_s)
+            for other in self._beside(state):  # it was there all the time
+                if other.stage is RUNNING:
+                    self.expect(other, other.works_from_s)
 
     def take_turn(self, job_id: int) -> None:
         """Put a waiting job before those of its priority that were submitted later."""
@@ -712,6 +718,8 @@ class ClusterState(Allocation):
         self._check_shape("resize", job, placement)
         self._settle(state)
         self._give(job, before)
+        if self._interference is not None:
+            self._disturb(state)
         self._take("resize", job, placement, self._pools[before.pool].power_of(job, before))
         self._run(state, placement, False)
 
@@ -734,12 +742,43 @@ class ClusterState(Allocation):
             self._not(rule, job_id, "running")
         return state
 
-    def expect(self, state: JobState, works_from_s: float) -> None:
+    def expect(self, state: JobState, works_from_s: float, lag_s: float = 0.0) -> None:
         """Let the job make progress from ``works_from_s``; its believed end follows from its estimate."""
         placement = state.place
-        state.works_from_s = works_from_s
-        whole = state.whole_s = estimate_under(state.job, placement)
-        state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
+        state.works_from_s, state.lag_s = works_from_s, lag_s
+        whole = estimate_under(state.job, placement) if self._interference is None else self._whole_s(state)
+        state.whole_s = whole
+        state.expected_end_s = instant(works_from_s + lag_s + (1.0 - state.done) * whole)
+
+    def _whole_s(self, state: JobState) -> float:
+        """Return the believed run time of the whole job beside those on its nodes; a limit stays one."""
+        job, placement = state.job, state.place
+        whole_s = estimate_under(job, placement)
+        if self._interference is None or job.estimate_kind is EstimateKind.LIMIT:
+            return whole_s
+        beside = [(other.job, other.place) for other in self._beside(state)]
+        return whole_s * self._interference(job, placement, beside)
+
+    def _beside(self, state: JobState) -> list[JobState]:
+        """List who runs on nodes of a job, where that counts; not who is to move there."""
+        where = state.place
+        if self._interference is None or not where.nodes:
+            return []
+        numbers = {node for node, _ in where.nodes}
+        others = [self.running[number] for number in self.nodes[where.pool].neighbours(state.job.id, where)]
+        return [
+            other
+            for other in sorted(others, key=lambda other: other.job.id)
+            if other.place.pool == where.pool and any(node in numbers for node, _ in other.place.nodes)
+        ]
+
+    def _disturb(self, state: JobState) -> None:
+        """Let others on its nodes get on at another speed, because a job has come or gone."""
+        for other in self._beside(state):
+            if other.stage is RUNNING and 0.0 < other.whole_s < math.inf:
+                worked_s = max(self.now - other.works_from_s, 0.0)
+                lag_s = worked_s - (worked_s - other.lag_s) * self._whole_s(other) / other.whole_s
+                self.expect(other, other.works_from_s, lag_s)
 
     def _where_it_goes_on(self, rule: str, state: JobState, placement: Placement) -> tuple[Placement, bool]:
         """Return the place as the job can go on there, and if that is another than it has; or refuse."""
@@ -767,17 +806,21 @@ class ClusterState(Allocation):
         now = state.since_s = self.now
         self.running[state.job.id] = state
         self.expect(state, now + self.costs.restart_s(state.job, placement.pool) if restart else now)
+        if self._interference is not None:
+            self._disturb(state)
 
     def _settle(self, state: JobState) -> None:
         """Add what the current run has done so far."""
         if state.works and self.now > state.works_from_s:
             state.done = state.done_by(self.now)
             state.served_s += self.now - state.works_from_s
-            state.works_from_s = self.now
+            state.works_from_s, state.lag_s = self.now, 0.0
 
     def _leave(self, state: JobState) -> None:
         del self.running[state.job.id]
         self._give(state.job, state.place)
+        if self._interference is not None:
+            self._disturb(state)
         self.give_up_move(state)
         if self._has_power and not self.running:
             self.power_w = 0.0  # no rounding error outlives an idle machine

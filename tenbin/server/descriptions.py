@@ -130,7 +130,7 @@ def _hosts(
     names, absent, others = nodes.names(), nodes.absent(), nodes.others()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
-        if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
+        if entry.alive and entry.stage.placed:
             for name in nodes.where(entry):
                 jobs[name].append(entry.id)
     return [

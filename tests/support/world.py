@@ -29,7 +29,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from errno import ENOSPC
 from functools import cache
 from pathlib import Path
@@ -63,6 +63,7 @@ from tenbin.server.descriptions import describe
 from tenbin.server.job_list import JobList, list_jobs
 from tests.support.amounts import SMALLER
 from tests.support.job_profiles import make_job, samples
+from tests.support.trials import trial_of
 
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
@@ -70,6 +71,7 @@ LONG_S = 40_000.0  # more than all jobs of a history take, and more than the clo
 REFUSED = "it cannot"
 REFUSALS = (REFUSED, NOT_USED, "it had not gone on yet")  # of supervisors, and of who was too quick
 IDLE_S = 3.0  # without work on GPUs, after which the rule for that is applied
+TRIAL_S = 3.0  # so long a program is tried
 USAGE = Usage(1.0, 1.0, 1.0, 0.0, 10.0)
 TURNS = 5000  # without an end: the coordinator asks to be woken at once, for ever
 LOG = logging.getLogger("tenbin")
@@ -417,6 +419,49 @@ class SimulatedGpus(GpuTable):
         return news
 
 
+class SimulatedTrials(DeviceTrials):
+    """The trials of one life of the coordinator; the one under way ends with it, and nobody hears of it."""
+
+    able = True
+
+    def __init__(self, engine: SimulatedEngine) -> None:
+        self._engine = engine
+        self._key: tuple[int, int] | None = None
+        self._pool, self._ends_s = "", 0.0
+
+    @property
+    def busy(self) -> bool:
+        return self._key is not None
+
+    def begin(self, job: Entry, state: RunState, pool: str) -> bool:
+        attempt, held = self._engine.machine.attempts[job.id, job.attempt], self._engine.held
+        if job.id not in held or pool in {place.pool for place in held.values()}:
+            raise Broken("who has a place is tried where nobody is", f"job {job.id} on {pool}: {held}")
+        if not attempt.works:  # its end was not heard of yet
+            return False
+        self._key, self._pool = (job.id, job.attempt), pool
+        self._ends_s = self._engine.machine.now + TRIAL_S
+        return True
+
+    def give_up(self, why: str) -> None:
+        self._ends_s = self._engine.machine.now
+
+    def reports(self) -> list[Report]:
+        """Take the report of a trial that has ended: in vain if it was given up, or the program is gone."""
+        machine, key = self._engine.machine, self._key
+        if key is None or machine.now < self._ends_s:
+            return []
+        attempt, draw = machine.attempts[key], random.Random(f"{machine.seed} {key} {self._pool}")
+        self._key = None
+        kernel = 10, 1.0, draw.choice([0.25, 1.0, 4.0])
+        differing = draw.choice([0, 0, 4])
+        trial = trial_of(kernel, busy_s=10.0, compared_bytes=100, differing_bytes=differing)
+        trial = replace(trial, device=attempt.placement.pool, on=self._pool, at_s=machine.clock)
+        if attempt.over or draw.random() < 0.3:
+            return [Report(*key, "tried", machine.clock, trouble=REFUSED, for_now=draw.random() < 0.5)]
+        return [Report(*key, "tried", machine.clock, trial=trial)]
+
+
 class SimulatedEngine(Engine):
     """The engine of one life of the coordinator, on a machine that outlives it."""
 
@@ -425,6 +470,7 @@ class SimulatedEngine(Engine):
     def __init__(self, machine: Machine) -> None:
         self.machine, self.cluster = machine, machine.setting.cluster
         self.held: dict[int, Placement] = {}
+        self.cuts: dict[str, tuple[Region, ...]] = {}
         self.owners: dict[int, Entry] = {}
         self.gpus_and_cores = numbered(machine.setting) if machine.setting.unit.gpus else None
         self.watched: dict[tuple[int, int], int] = {}  # and the request whose outcome is awaited
@@ -435,7 +481,7 @@ class SimulatedEngine(Engine):
         if self.cluster.budget_w is not None:
             self.caps = self
         if machine.setting.devices:
-            self.device_moves = self
+            self.device_moves, self.trials = self, SimulatedTrials(self)
         if machine.setting.unit.gpus:
             self.gpus = SimulatedGpus(self)
         machine.mail.clear()  # nobody has listened
@@ -470,7 +516,8 @@ class SimulatedEngine(Engine):
 
     # -- capabilities ----------------------------------------------------------------------------------
 
-    def cut(self, pool: str, regions: Sequence[Region]) -> None: ...
+    def cut(self, pool: str, regions: Sequence[Region]) -> None:
+        self.cuts[pool] = tuple(regions)
 
     def places(self) -> Mapping[str, Mapping[str, int]]:
         return {}
@@ -487,7 +534,8 @@ class SimulatedEngine(Engine):
     def rest_w(self) -> float:
         return 0.0
 
-    able, trials = True, DeviceTrials()
+    able = True
+    trials = DeviceTrials()
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return "" if spec.move else "it was submitted with --no-move"
@@ -546,6 +594,8 @@ class SimulatedEngine(Engine):
         self.machine.look()
         self.reports += self.machine.mail
         self.machine.mail.clear()
+        if isinstance(self.trials, SimulatedTrials):
+            self.reports += self.trials.reports()
         if self.machine.now >= self.next_sweep_s:
             self.next_sweep_s = self.machine.now + SWEEP_S
             for key in self.watched:
@@ -728,6 +778,7 @@ class History:
     def begin(self, home: Path) -> None:
         self.engine = SimulatedEngine(self.machine)
         self.coordinate(home, self.engine)
+        self.coordinator.folders.state = self._state  # type: ignore[method-assign]
 
     def coordinate(self, home: Path, engine: Engine) -> None:
         """Begin a life of the coordinator."""
@@ -754,6 +805,10 @@ class History:
         for profile in programs() if not store.root.exists() else ():
             store.save(profile, {})
         return ProfiledSlowdowns(store, programs()[0].kind)
+
+    def _state(self, job: Entry) -> RunState | None:
+        attempt = self.machine.attempts.get((job.id, job.attempt))
+        return attempt.state if attempt is not None else None
 
     def _told(self, notices: Iterable[Notice]) -> None:
         """Look whether the ends that are told are durable, and told once."""
@@ -1170,6 +1225,9 @@ class History:
     def _check_places(self) -> None:
         """Look whether all places of jobs are charged, and who moves by a checkpoint goes there."""
         cluster = self.coordinator.machine.state.cluster
+        engine = self.coordinator.engine
+        if isinstance(engine, SimulatedEngine) and engine.cuts != cluster.regions:
+            raise Broken("pools are cut as the policy says", f"{engine.cuts}, {cluster.regions}")
         counted = {pool.name for pool in cluster.cluster.pools if pool.counted}
         held = dict.fromkeys(counted, 0)
         for place in (place for state in cluster.running.values() for place in state.places):

@@ -37,8 +37,8 @@ from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 # 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums,
 # 6 no arrays, 7 no changed priorities, 8 not which programs can be moved, 9 checksums of jobs only,
-# 10 not what jobs become that were told to end.
-VERSION = 12
+# 10 not what jobs become that were told to end, 11 no promised starts, 12 not since when jobs could start.
+VERSION = 13
 MARKS = ", ".join("?" * len(FINAL))
 BUSY_MS = 5000  # to wait for somebody who reads
 LARGEST = (1 << 63) - 1  # number that SQLite knows

@@ -29,7 +29,7 @@ from scheduler.engines.slurm.node_inventory import Devices, NodeInventory, Site
 from scheduler.engines.slurm.node_states import NodeStates, Partitions, Sent
 from scheduler.engines.slurm.poller import ClusterSnapshot, Key, Outcome, SlurmPoller
 from scheduler.engines.slurm.power_budget import PowerBudget
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -299,7 +299,7 @@ class SlurmEngine(Engine):
             if self._external is not None:
                 self._watch(job)
             return
-        if self.devices is not None and job.stage not in (Stage.RUNNING, Stage.STOPPING):
+        if self.devices is not None and not job.stage.placed:
             self.devices.free(job)
         attempt = self._watch(job, self._shares_at_start(job))
         if not attempt.files.path.exists():

@@ -38,10 +38,9 @@ class FirstFit(Policy):
         self.revises = False
         if self._nodes is not None:
             return
-        pools = counted_pools(view, "first-fit")
-        self._pool = pools[0]
-        several = len(pools) > 1 or any_alternatives(view)
-        self._queue = MultiPoolFirstFit(pools) if several else FirstFitQueue(self._pool)
+        self._pools = counted_pools(view, "first-fit")
+        several = len(self._pools) > 1 or any_alternatives(view)
+        self._queue = MultiPoolFirstFit(self._pools) if several else FirstFitQueue(self._pools[0])
         self.revises = isinstance(self._queue, FirstFitQueue)  # run times do not matter
         for job in view.waiting.values():
             self._queue.add(job)
@@ -57,10 +56,11 @@ class FirstFit(Policy):
         if view.upcoming is not None:
             return ()
         if isinstance(self._queue, MultiPoolFirstFit):
-            chosen = self._queue.choose(view)
+            chosen = self._queue.choose(view.free)
             return [Start(way.id, counted(on, way.units, way.alternative)) for on, way in chosen]
-        begun = self._queue.choose(view.now, view.free[self._pool], view.in_service[self._pool])
-        return [Start(job.id, counted(self._pool, job.units)) for job in begun]
+        (pool,) = self._pools
+        begun = self._queue.choose(view.now, view.free[pool], view.in_service[pool])
+        return [Start(job.id, counted(pool, job.units)) for job in begun]
 
     def _begins_anew(self, view: View) -> bool:
         """Begin anew if the queue does not know of alternatives; return whether it did not."""
@@ -77,23 +77,24 @@ class FirstFit(Policy):
         return Reason(f"{waits_for(job, view, job.ways)}; {PASSED}", expected_s)
 
     def _expected(self, job: Job, view: View) -> float | None:
-        """Predict the start on one class, as jobs end in their order; None: that cannot be said."""
-        if not isinstance(self._queue, FirstFitQueue):
-            return None
-        queue, at, free = FirstFitQueue(self._pool), view.now, view.free[self._pool]
+        """Predict the start, as jobs end in their order; None: that cannot be said."""
+        queue, at, free = MultiPoolFirstFit(self._pools), view.now, dict(view.free)
         for other in view.waiting.values():
             queue.add(other)
         states = view.running.values()
-        ends = [(believed_end_s(state, at), place.units) for state in states for place in state.places]
+        ends = [
+            (believed_end_s(state, at), where.pool, where.units) for state in states for where in state.places
+        ]
         heapify(ends)
         while True:
-            for other in queue.choose(at, free, view.in_service[self._pool]):
-                if other.id == job.id:
+            for pool, way in queue.choose(free):
+                if way.id == job.id:
                     return at
-                free -= other.units
-                heappush(ends, (instant(at + other.estimate_on(self._pool)), other.units))
+                free[pool] -= way.units
+                heappush(ends, (instant(at + way.estimate_on(pool)), pool, way.units))
             if not ends or ends[0][0] == math.inf:
                 return None
             at = ends[0][0]
             while ends and ends[0][0] == at:
-                free += heappop(ends)[1]
+                _, pool, units = heappop(ends)
+                free[pool] += units

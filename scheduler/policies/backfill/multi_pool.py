@@ -72,9 +72,9 @@ class MultiPoolQueue:
 class MultiPoolFirstFit(MultiPoolQueue):
     """First fit, as ``scheduler/policies/backfill/first_fit.py`` says it."""
 
-    def choose(self, view: View) -> list[Way]:
+    def choose(self, free: Mapping[str, int]) -> list[Way]:
         """Choose the jobs that start now, how, and the class of each; they leave the queue."""
-        left = dict(view.free)
+        left = dict(free)
         chosen = []
         while job := self.first({pool: ((free, math.inf),) for pool, free in left.items() if free}):
             pool, way = next((pool, way) for pool, way in self.ways(job) if way.units <= left[pool])

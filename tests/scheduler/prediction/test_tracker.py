@@ -64,7 +64,7 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
     """Nobody's queue is lost: columns are added, a newer version is refused and stays as it is."""
     journal = Journal(tmp_path)
     spec = JobSpec(command=("true",), folder="/")
-    entry = Entry(journal.next_id(), spec, journal.keep_environment({}), 1.0, goals=(Placement("b", 1),))
+    entry = Entry(journal.next_id(), spec, journal.keep_environment({}), 1.0, fallbacks=(Placement("b", 1),))
     journal.commit((), added=[entry])
     assert journal.open_jobs() == [entry]
     journal.close()
@@ -78,8 +78,8 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "journal.tally").unlink()
     journal = Journal(tmp_path)
     (found,) = journal.open_jobs()
-    assert found == replace(entry, goals=())
-    journal.commit([replace(found, goals=(Placement("a", 2), Placement("b", 1)))])
+    assert found == replace(entry, fallbacks=())
+    journal.commit([replace(found, fallbacks=(Placement("a", 2), Placement("b", 1)))])
     assert [goal.pool for goal in journal.open_jobs()[0].goals] == ["a", "b"]
     journal.close()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:

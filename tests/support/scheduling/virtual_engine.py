@@ -42,8 +42,8 @@ class VirtualEngine(Engine):
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         for job, _ in jobs:
             self.starts[job.id] = self.now
-            assert job.spec.time_s is not None
-            self.ends[job.id] = job, self.now + job.spec.time_s
+            assert job.way.time_s is not None
+            self.ends[job.id] = job, self.now + job.way.time_s
 
     def ask(self, job: Entry, want: Want) -> None:
         if want == "end":

@@ -73,6 +73,28 @@ def test_a_job_that_waits_starts_when_its_reason_said(policy: str, tmp_path: Pat
     check()
 
 
+WAY = st.builds(
+    lambda cores, minutes: {"cores": cores, "time_s": minutes * 60.0}, st.integers(1, 4), st.integers(1, 40)
+)
+IN_WAYS = st.builds(
+    lambda spec, others: {**spec, "alternatives": tuple(others)}, SPEC, st.lists(WAY, max_size=2)
+)
+
+
+def test_under_first_fit_a_job_with_alternatives_starts_when_its_reason_said(tmp_path: Path) -> None:
+    @settings(max_examples=examples(60))
+    @given(st.lists(IN_WAYS, min_size=2, max_size=9), st.integers(0, 20))
+    def check(specs: list[dict[str, Any]], later_min: int) -> None:
+        with virtual(tmp_path, Cluster((Pool("core", 4),)), "first-fit") as machine:
+            machine.submit(*specs)
+            machine.until(later_min * 60.0)
+            reasons = {job: machine.coordinator.why(job) for job in machine.coordinator.cluster.waiting}
+            for job, reason in reasons.items():
+                assert reason.expected_start_s == pytest.approx(machine.start_s(job), abs=1e-3)
+
+    check()
+
+
 NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(4.0, 1000.0))
 
 
