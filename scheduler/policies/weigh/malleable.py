@@ -167,8 +167,6 @@ class Machine:
         """Tell if there is room for a way in place of another, now and beside the reservation."""
         if way.units - held.units > self.free or way.watts - held.watts > self.free_w:
             return False
-        if self.begins_s == math.inf:
-            return True
         units, watts = self._then(claim, way, held)
         return units <= self.then and watts <= self.then_w
 
@@ -203,7 +201,7 @@ class Machine:
     def _then(self, claim: Claim, way: Way, held: Way) -> tuple[int, float]:
         """Return what a job takes more, at the lowest cap, when the reservation begins."""
         units, watts = 0, 0.0
-        for sign, taken in ((1, way), (-1, held)):
+        for sign, taken in ((1, way), (-1, held)) if self.begins_s < math.inf else ():
             if taken.units and claim.ends_s(taken) > self.begins_s:
                 units += sign * claim.floor(taken).units
                 watts += sign * claim.floor(taken).low_w

@@ -153,6 +153,8 @@ class Weigh(Policy):
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
         self._stale = True
+        self._weighed = set[int]()  # those that wait, where sizes or caps are chosen
+        self._changed = True  # something but the queue since then
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
 
@@ -176,6 +178,8 @@ class Weigh(Policy):
             return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
+        else:
+            self._changed = True
         if isinstance(event, NodeDown | NodeUp):
             self._stale = True
         elif isinstance(event, Submitted | Failed) and not self._stale:
@@ -245,6 +249,9 @@ class Weigh(Policy):
         """Decide for jobs that may have more or fewer units, or under power caps."""
         some = self._ranks(view.in_service, view)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
+        if not self._changed and waits.keys() == self._weighed:
+            return []
+        self._changed, self._weighed = False, set(waits)
         states = [view.state(job_id) for job_id in waits]
         actions = self._planned(view, states)
         if actions is None:
@@ -342,19 +349,16 @@ class Weigh(Policy):
 
     def _movers(self, view: View, left: Mapping[str, int]) -> Iterator[JobState]:
         """Yield running jobs that would end earlier on another class, of which enough units are free."""
-        most = max(left.values())
+        now = view.now
         for state in view.running.values():
             job = state.job
-            if job.units > most or job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable:
-                continue
-            if job.alternatives:
+            if job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable or job.alternatives:
                 continue
             here = state.place.pool
-            whole_s = job.reference_s(here)
-            for pool in self._pools if whole_s < math.inf else ():
-                if left[pool] >= job.units and job.runs_on(pool) and job.reference_s(pool) < whole_s:
+            for pool in self._pools:
+                if pool != here and left[pool] >= job.units and job.runs_on(pool):
                     cost = view.costs.move_s(job, here, pool).middle
-                    if state.left(view.now, pool).middle + cost < state.left(view.now, here).middle:
+                    if state.left(now, pool).middle + cost < state.left(now, here).middle:
                         yield state
                         break
 
