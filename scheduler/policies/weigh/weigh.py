@@ -57,6 +57,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -111,10 +112,10 @@ from scheduler.policies.weigh.waiting import (
 
 
 class Candidate(NamedTuple):
-    """A way to run what is left of a job; ``on_the_way``: a class on which it runs until ``start_s``.
+    """A way to run what is left of a job (``state``); the order is that of the first five fields.
 
-    The order is that of the costs; ``waits`` comes first, for jobs whose end is not known. ``way``: its place
-    in ``ways_of``.
+    Attributes:
+        waits: for units, of a job whose end is not known. on_the_way: a class on which it runs until then.
     """
 
     waits: bool
@@ -122,8 +123,8 @@ class Candidate(NamedTuple):
     start_s: float
     end_s: float
     pool: str
+    state: JobState
     on_the_way: str = ""
-    way: int = 0
 
 
 def ways_of(state: JobState) -> list[JobState]:
@@ -280,10 +281,6 @@ class Weigh(Policy):
             return stops  # decided again when they have stopped
         if max(left.values()) <= 0:
             return []
-        first = next(iter(view.waiting.values()), None)
-        if first and not first.alternatives and left == {self._pools[0]: first.units}:  # often so
-            self._rows.drop(first.id)
-            return [Start(first.id, counted(self._pools[0], first.units))]
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
         ranked = self._ranked(view, left, movers)
         if not ranked:
@@ -303,18 +300,16 @@ class Weigh(Policy):
         """Start, move or reserve for the jobs in their order."""
         view, left, reserved = decision.view, decision.left, set[str]()
         waits: list[JobState] = []
-        for state in ranked:
-            job = state.job
+        for ranks in ranked:
             if max(left.values()) <= 0:
                 return
-            if job.id in view.running:
-                decision.move(state)
+            if ranks.job.id in view.running:
+                decision.move(ranks)
                 continue
-            best = decision.best(state)
+            best = decision.best(ranks)
             if best is None:
                 continue
-            state = ways_of(state)[best.way]  # noqa: PLW2901 (the job as it is to run)
-            job = state.job
+            state = best.state
             if best.start_s <= view.now:
                 decision.start(state, best.pool, best.end_s)
                 continue
@@ -323,16 +318,14 @@ class Weigh(Policy):
                     return
                 reserved.add(best.pool)
                 best = decision.on_the_way(state, best)
-                decision.reserve(best.pool, best.start_s, best.end_s, job.units)
+                decision.reserve(best.pool, best.start_s, best.end_s, state.job.units)
                 if best.on_the_way:
                     decision.start(state, best.on_the_way, best.start_s)
                     continue
-            if job.stop is CHECKPOINT:
+            if state.job.stop is CHECKPOINT:
                 waits.append(state)
         for state in waits if self.parameters.holes else ():
-            until = decision.fill_hole(state)
-            if until is not None:
-                self._holes[state.job.id] = until
+            decision.fill_hole(state, self._holes)
 
     def _ends_of_holes(self, view: View) -> list[Action]:
         """Stop who runs in a hole that ends, if somebody waits for the units."""
@@ -436,7 +429,7 @@ class Decision:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for number, way in enumerate(ways_of(state)):
+        for way in ways_of(state):
             job = way.job
             for pool in self.plans:
                 if self._may(way, pool):
@@ -447,8 +440,8 @@ class Decision:
                     end = instant(start + held_s)
                     cost = end - now + self.prices[pool] * job.units * length
                     waits = start > now and job.reference_s(pool) == math.inf
-                    candidates.append(Candidate(waits, cost, start, end, pool, way=number))
-        return min(candidates, default=None)
+                    candidates.append(Candidate(waits, cost, start, end, pool, way))
+        return min(candidates, key=itemgetter(slice(5)), default=None)
 
     def _may(self, state: JobState, pool: str) -> bool:
         job = state.job
@@ -517,11 +510,11 @@ class Decision:
         kind = Resume if job.id in self.view.suspended else Start
         self.actions.append(kind(job.id, counted(pool, job.units, job.alternative)))
 
-    def fill_hole(self, state: JobState) -> float | None:
-        """Start the job in units that are free until a reservation begins, and return when that is.
+    def fill_hole(self, state: JobState, holes: dict[int, float]) -> None:
+        """Start the job in units that are free until a reservation begins, and enter when that is.
 
-        Of several the class on which it gets most done, less what its stop and restart cost; None: on none
-        that is worth while.
+        Of several the class on which it gets most done, less what its stop and restart cost, if it is worth
+        while on one.
         """
         job, now, costs = state.job, self.view.now, self.view.costs
         best, where, until_s = -1.0, "", math.inf
@@ -536,8 +529,7 @@ class Decision:
             works = until - now - stop - (restart if state.placement else 0.0)
             if works < length and works > 2 * costs.move_s(job, pool, pool).high and works / length > best:
                 best, where, until_s = works / length, pool, until
-        if not where:
-            return None
-        self.start(state, where, until_s)
-        self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
-        return until_s
+        if where:
+            self.start(state, where, until_s)
+            self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
+            holes[job.id] = until_s
