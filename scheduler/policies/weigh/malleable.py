@@ -32,9 +32,9 @@ until then.
 is below its own index (costs at their 90 % quantile, times left as believed: at the quantiles of both
 half as many give way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
 not: a stopped job soon has the lower index, so two do not take turns for long. Such a job also starts
-before the oldest if that would give way to it at once. Of several the one that stops soonest gives way
-first. One at a time has its room made; it holds the reservation until the others have stopped. Who waits
-asks again when it has waited for about twice as long, or when a restart is over.
+before the oldest if that would give way to it at once. One at a time has its room made; it holds the
+reservation until the others have stopped. Who waits asks again when it has waited for about twice as long,
+or when a restart is over.
 """
 
 from __future__ import annotations
@@ -362,9 +362,8 @@ class Turns:
         first = {next(iter(self.view.waiting), None), *self.view.suspended}
         heads = [claim for claim in queue if claim.state.job.id in first]
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.since_s), default=None)
-        able = [claim for claim in running if claim.state.job.stop is CHECKPOINT]
-        able.sort(key=lambda claim: self.lost(claim, 1.0))
-        able = [claim for claim in fixed if claim.state.stage is STOPPING] + able
+        able = [claim for claim in fixed if claim.state.stage is STOPPING]
+        able += [claim for claim in running if claim.state.job.stop is CHECKPOINT]
         leaving = [*running, *fixed]
 
         def turn(claim: Claim) -> int:
