@@ -254,23 +254,13 @@ class Weigh(Policy):
             return []
         self._changed, self._weighed = False, set(waits)
         states = [view.state(job_id) for job_id in waits]
-        actions = self._planned(view, states)
+        actions = self._ahead.starts(view, states, self._holes) if self._ahead is not None else None
         if actions is None:
             actions = shares(view, states, self._holes, self.parameters)
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)
         return actions
-
-    def _planned(self, view: View, waits: Sequence[JobState]) -> list[Action] | None:
-        """Start who is the next in a plan for the makespan; None: there is none."""
-        pool = self._pools[0]
-        if self._ahead is None or not waits or view.free[pool] <= 0:
-            return None
-        lefts = [(state, left_s(state, view.now, pool)) for state in waits]
-        running = view.running.values()
-        ends = [(believed_end(state, view, self._holes), state.place.units) for state in running]
-        return self._ahead.starts(view, lefts, ends)
 
     # -- a decision -------------------------------------------------------------------------------
 
