@@ -395,7 +395,7 @@ class JobTable:
     def place(self, entry: Entry, placement: Placement, hosts: list[str]) -> None:
         """Note what a placement means on this cluster: the next one may be divided otherwise."""
         of_devices = bool(self.cluster[placement.pool].kind)
-        entry.tasks = entry.way.tasks if of_devices else tasks_on(entry.way, placement.units, self.unit)
+        entry.tasks = placement.units if of_devices else tasks_on(entry.way, placement.units, self.unit)
         entry.hosts = hosts
 
     def tasks(self, entry: Entry) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -27,13 +26,13 @@ from scheduler.evaluations import (
     run_all,
 )
 from scheduler.evaluations.prediction import path_of
-from scheduler.model.interference import PACKED, Pressure, SharedNodeInterference
+from scheduler.model.interference import SharedNodeInterference
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
 from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, SimulationSettings
-from scheduler.workloads.generators.labbench import family, pair_speeds
+from scheduler.workloads.generators.labbench import GpuPairs, Speeds, family, pair_speeds
 
 PAPER = "Pairs on one GPU: measured by Gavel (OSDI 2020) and PAL (SC 2024), predicted by tenbin's model"
 FILE = "pal2024-colocation-v100.csv"
@@ -50,8 +49,6 @@ KNOWLEDGE = (BASE, CHANCE, *(f"{count} pairs of each" for count in FEW), ALL)
 POLICIES = {BASE: "exclusive", CHANCE: "pair,by=chance"}  # others: match
 
 PARTS = 10  # of Gavel's pairs; each is predicted from the others
-
-Speeds = Mapping[tuple[str, str], float]
 
 
 class PredictedPair(NamedTuple):
@@ -166,21 +163,6 @@ def quality(results: Sequence[PredictedPair]) -> Quality:
 
 
 # -- simulations -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GpuPairs:
-    """Slow-downs of two programs on one GPU; those of which nothing is known stay alone."""
-
-    speeds: Speeds
-
-    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
-        if binding == PACKED or not beside:
-            return 1.0
-        return 1.0 / self.speeds[program, beside[0]]
-
-    def pressure(self, program: str) -> Pressure | None:
-        return Pressure() if (program, program) in self.speeds else None
 
 
 class PairCase(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from profiles.errors import BadInput
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
+from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of, speed_on_devices
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import EPSILON, Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
 from scheduler.model.quantiles import Quantiles
@@ -93,6 +93,8 @@ def _one_way(
         spec = _on_devices(spec)
         estimates = _by_device(spec, cluster, predicted)
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
+        most = None if moves else most  # a parked program keeps its tasks
+        speed = speed_on_devices(spec, most)
     elif pool.counted:
         units, most = range_of(spec, pool, unit) if place is None else (place.units, None)
         speed = None if runs_at else speed_of(spec, pool, unit, units, most=most)

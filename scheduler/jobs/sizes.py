@@ -65,7 +65,7 @@ def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
     if spec.memory_mb is None:
         return 0.0
     units = min(spec.max_nodes or spec.nodes or pool.units, pool.units)
-    return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
+    return spec.memory_mb * (spec.max_tasks or spec.tasks if pool.kind else tasks_on(spec, units, unit))
 
 
 def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
@@ -184,6 +184,14 @@ def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, *, most: int | N
     sizes = range(least, (most or least) + 1)
     gains = [_gain(spec, tasks_on(spec, units, unit), units, unit) for units in sizes]
     return TabulatedSpeed(least, tuple(gain / gains[0] for gain in gains), caps)
+
+
+def speed_on_devices(spec: JobSpec, most: int | None) -> TabulatedSpeed | None:
+    """Return the job's speed by devices, one a task, as ``speedup`` says; None: nobody has said it."""
+    if most is None or not spec.speedup:
+        return None
+    gains = [_between(spec.speedup, tasks) for tasks in range(spec.tasks, most + 1)]
+    return TabulatedSpeed(spec.tasks, tuple(gain / gains[0] for gain in gains))
 
 
 def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], unit: Unit) -> JobSpec:

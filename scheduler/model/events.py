@@ -120,7 +120,10 @@ class Suspend:
 
 @record
 class Resume:
-    """Let a suspended job go on where it was, or anywhere if it can be checkpointed."""
+    """Let a suspended job go on where it was.
+
+    With a checkpoint it may also be anywhere, and on another number of the units that it can use.
+    """
 
     job_id: int
     placement: Placement
@@ -130,8 +133,8 @@ class Resume:
 class Migrate:
     """Checkpoint a running job where it is, then restart it at ``placement``, which it holds from now on.
 
-    Both places are charged until the checkpoint is done. If the destination is gone by then, the job stays
-    suspended.
+    It may have another number of the units that the job can use. Both places are charged until the checkpoint
+    is done. If the destination is gone by then, the job stays suspended.
     """
 
     job_id: int

@@ -71,9 +71,13 @@ class Slowdowns(Protocol):
     def pressure(self, program: str) -> Pressure | None:
         """Return what the program does to others; None if it was never measured."""
 
+    def on(self, pool: str) -> Slowdowns:
+        """Return what is known on the nodes of one class."""
+        return self
+
 
 @dataclass(frozen=True)
-class NoSlowdowns:
+class NoSlowdowns(Slowdowns):
     """No slow-downs, because no program was measured."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
@@ -87,7 +91,23 @@ NOTHING_KNOWN = NoSlowdowns()
 
 
 @dataclass(frozen=True)
-class PairTable:
+class SlowdownsByPool(Slowdowns):
+    """Slow-downs that differ between classes of nodes; ``of``: those of each, by its name."""
+
+    of: Mapping[str, Slowdowns]
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        return 1.0
+
+    def pressure(self, program: str) -> Pressure | None:
+        return None
+
+    def on(self, pool: str) -> Slowdowns:
+        return self.of.get(pool, NOTHING_KNOWN)
+
+
+@dataclass(frozen=True)
+class PairTable(Slowdowns):
     """Measured pairs. The effects of several neighbours, each relative to running alone, are added up.
 
     Attributes:
@@ -135,7 +155,7 @@ class PressureWeights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PressureModel:
+class PressureModel(Slowdowns):
     """Slow-downs from pressures alone, for pairs that were never measured.
 
     b adds to a's run time ``memory * memory_a * memory_b + network * near_b * communication_a``.
@@ -206,7 +226,8 @@ class SharedNodeInterference:
                 if node in on:
                     on[node].append(other.program)
         crowds = {tuple(programs) for programs in on.values()} or {()}
-        return max(self.slowdowns.factor(job.program, placement.binding, crowd) for crowd in crowds)
+        known = self.slowdowns.on(placement.pool)
+        return max(known.factor(job.program, placement.binding, crowd) for crowd in crowds)
 
 
 def load_pairs(name: str) -> PairTable:

@@ -98,7 +98,8 @@ class Job:
         id: unique number.
         submit_s: time of submission.
         units: units it needs; the fewest, when it can take a range.
-        max_units: the most units it can use (moldable, malleable); None: exactly ``units``.
+        max_units: the most units it can use (moldable, malleable); None: exactly ``units``. A restart from a
+            checkpoint may have another number than the run before.
         malleable: its number of units may change while it runs.
         estimate_s: believed run time (on ``units`` units); None: unknown.
         estimate_kind: limit, exact or predicted.

@@ -752,8 +752,8 @@ class ClusterState(Allocation):
         moves = placement.pool != before.pool or placement.nodes != before.nodes
         if moves and job.stop is PAUSE:
             self.broken(job_id, rule, "it can only be paused, so it must go on where it was")
-        if not job.malleable and placement.units != before.units:
-            self.broken(job_id, rule, f"it ran on {before.units} units, and is not malleable")
+        if placement.units != before.units and not job.malleable and job.stop is not CHECKPOINT:
+            self.broken(job_id, rule, f"it ran on {before.units} units, and has no checkpoint")
         return placement, moves
 
     def _not(self, rule: str, job_id: int, stage: str) -> NoReturn:

@@ -32,7 +32,7 @@ from profiles.models.contention import slowdown_beside
 from profiles.records import Model, NodeKind, Profile, Quality
 from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.interference import PACKED, Pressure
+from scheduler.model.interference import PACKED, Pressure, Slowdowns
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.quantiles import LEVELS
 from scheduler.model.speeds import ARITHMETIC, MEMORY, CapLine, Figures, all_bounds
@@ -279,7 +279,7 @@ def _doubts(*models: Model) -> str:
     return f"; {'; '.join(doubts)}" if doubts else ""
 
 
-class ProfiledSlowdowns:
+class ProfiledSlowdowns(Slowdowns):
     """``Slowdowns`` by the job profiles that jobs were submitted with.
 
     A job's ``program`` is the name of its job profile. Nothing is known of a job without one, so it has no

@@ -129,6 +129,17 @@ SETTINGS = {
         Cluster((Pool("gpu", 1, kind="gpu"), Pool("cpu", 1, 1, kind="cpu"))),
         asks={"device": ("any", "any", "gpu", "cpu"), "expect_s": ESTIMATES},
     ),
+    "device counts": Setting(
+        "classes",
+        Cluster((Pool("gpu", 3, kind="gpu"), Pool("cpu", 2, 1, kind="cpu"))),
+        asks={
+            "tasks": (1, 1, 2),
+            "max_tasks": (2, 3),
+            "speedup": ({}, {1: 1.0, 2: 1.9, 3: 2.5}),
+            "device": ("any", "any", "any", "gpu", "cpu"),
+            "expect_s": ESTIMATES,
+        },
+    ),
     "nodes": Setting(
         "nodes",
         Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),

@@ -133,7 +133,7 @@ class Orders:
         placement = job.placement
         assert placement is not None
         of_devices = job.devices and not self.unit.gpus
-        return job.way.tasks if of_devices else tasks_on(job.way, placement.units, self.unit)
+        return placement.units if of_devices else tasks_on(job.way, placement.units, self.unit)
 
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
         """Return the cores of each task, none of them across nodes; empty: anywhere."""

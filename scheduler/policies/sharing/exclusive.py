@@ -16,7 +16,7 @@ from scheduler.model.events import Action, Event
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Cluster, Job
 from scheduler.policies.base import Policy, Reason, View, in_turn
-from scheduler.policies.sharing.sharing import Places, SharedStart, pool_of, refusal
+from scheduler.policies.sharing.sharing import Places, SharedStart, pools_of, refusal, room_from
 
 
 class Exclusive(Policy):
@@ -26,34 +26,33 @@ class Exclusive(Policy):
     suits = frozenset({"sharing"})
 
     def begin(self, view: View) -> None:
-        self.pool = pool_of(view.cluster)
+        self.pools = pools_of(view.cluster)
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
         return refusal(job, cluster)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        if view.upcoming is not None or not view.waiting or not view.free[self.pool.name]:
+        if view.upcoming is not None or not view.waiting or not any(view.free.values()):
             return ()
         actions: list[Action] = []
-        places = Places(view, self.pool, 1)
+        every = [Places(view, pool, 1) for pool in self.pools]
         for job in view.waiting.values():
-            start = places.take(SharedStart((job,), (PACKED,)))
-            if not start:
+            able = (places for places in every if places.whole(job))
+            start = next(filter(None, (places.take(SharedStart((job,), (PACKED,))) for places in able)), None)
+            if start is None:
                 break
             actions += start
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
-        places = Places(view, self.pool, 1)
-        whole = places.whole(first)
-        assert whole is not None
-        needs = f"{whole.nodes} whole node{'s' * (whole.nodes != 1)} ({len(places.empty)} empty)"
+        needs, at = list[str](), list[float]()
+        for places in (Places(view, pool, 1) for pool in self.pools):
+            if whole := places.whole(first):
+                nodes = f"{whole.nodes} whole node{'s' * (whole.nodes != 1)}{places.of}"
+                needs.append(f"{nodes} ({len(places.empty)} empty)")
+                if (from_s := room_from(whole, None, view, places.pool)) is not None:
+                    at.append(from_s)
         if first.id != job.id:
-            return Reason(f"waits for whole nodes{in_turn(job, view, needs=needs)}")
-        free = len(places.empty)
-        for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            free += len(state.place.nodes)
-            if free >= whole.nodes and state.expected_end_s < float("inf"):
-                return Reason(f"waits for {needs}", max(state.expected_end_s, view.now))
-        return Reason(f"waits for {needs}")
+            return Reason(f"waits for whole nodes{in_turn(job, view, needs=' or '.join(needs))}")
+        return Reason(f"waits for {' or '.join(needs)}", min(at, default=None))

@@ -108,7 +108,7 @@ class Match(Sharing):
         alike: dict[int, list[Job]] = {}  # only jobs on as many nodes share them
         for job in jobs:
             share = places.share(job)
-            if share is None or view.slowdowns.pressure(job.program) is None:
+            if share is None or places.slowdowns.pressure(job.program) is None:
                 plans.append(SharedStart((job,), (PACKED,)))
             else:
                 alike.setdefault(share.nodes, []).append(job)
@@ -125,7 +125,7 @@ class Match(Sharing):
     def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
         whole, share = places.whole(job), places.share(job)
         fits = whole is not None and whole.nodes <= len(places.empty)
-        if share is None or view.slowdowns.pressure(job.program) is None:
+        if share is None or places.slowdowns.pressure(job.program) is None:
             return SharedStart((job,), (PACKED,)) if fits else None
         weights = self._weights[share.nodes]
         way = (SPREAD,) if weights.alone[job.program] == 1.0 else (PACKED,)  # so that others can join
@@ -142,11 +142,11 @@ class Match(Sharing):
     ) -> Prices:
         """Price nodes and programs; nodes are free and programs equal where there are nodes for all."""
         states = [s for where in places.shared if len(where.nodes) == nodes for s in where.residents]
-        left = [(job.program, job.reference_s(self.pool.name)) for job in waiting]
+        left = [(job.program, job.reference_s(places.pool.name)) for job in waiting]
         left += [(state.job.program, state.remaining_s(view.now)) for state in states]
         jobs = [*waiting, *(state.job for state in states)]
         alone = {job.program: self._part(job, places, nodes) for job in jobs}
-        slowdowns = _Cached(view.slowdowns)
+        slowdowns = _Cached(places.slowdowns)
         if plenty:
             return Prices(slowdowns.factor, 0.0, {program: 1.0 for program, _ in left}, alone)
         known = [seconds for _, seconds in left if isfinite(seconds)]
@@ -202,4 +202,4 @@ class _Cached:
 
     def __init__(self, slowdowns: Slowdowns) -> None:
         self.factor = cache(slowdowns.factor)
-        self.pressure = slowdowns.pressure
+        self.pressure, self.on = slowdowns.pressure, slowdowns.on

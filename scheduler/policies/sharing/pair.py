@@ -67,7 +67,7 @@ class Pair(Sharing):
         plans: list[SharedStart] = []
         alike: dict[int, list[RankedJob]] = {}  # only jobs on as many nodes share them
         for job in jobs:
-            known, share = self._known(job, view), places.share(job)
+            known, share = self._known(job, places), places.share(job)
             if known is None or share is None:
                 plans.append(SharedStart((job,), (PACKED,)))
             else:
@@ -75,22 +75,22 @@ class Pair(Sharing):
         for nodes, waiting in alike.items():
             for where in places.sets:
                 if len(where.nodes) == nodes and waiting:
-                    known = self._partner(where, waiting, view)
+                    known = self._partner(where, waiting, places)
                     waiting.remove(known)
                     plans.append(SharedStart((known.job,), (where.binding,), where))
             plans += self._pairs(waiting)
         return plans
 
     def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
-        if self._known(job, view) is not None:
+        if self._known(job, places) is not None:
             share = places.share(job)
             for where in places.sets:
                 if share is not None and len(where.nodes) == share.nodes:
                     return SharedStart((job,), (where.binding,), where)
         return SharedStart((job,), (PACKED,))
 
-    def _known(self, job: Job, view: View) -> RankedJob | None:
-        pressure = view.slowdowns.pressure(job.program)
+    def _known(self, job: Job, places: Places) -> RankedJob | None:
+        pressure = places.slowdowns.pressure(job.program)
         if pressure is None:
             return None
         key = {
@@ -104,9 +104,9 @@ class Pair(Sharing):
         given = self.parameters
         return given.by == "probes" and excluded(a, b, given.high_percent, given.talks_percent)
 
-    def _partner(self, where: NodeSet, waiting: Sequence[RankedJob], view: View) -> RankedJob:
+    def _partner(self, where: NodeSet, waiting: Sequence[RankedJob], places: Places) -> RankedJob:
         """Choose who joins: from the other end of the order, the first not excluded, else the first."""
-        there = self._known(where.residents[0].job, view)
+        there = self._known(where.residents[0].job, places)
         if there is None:
             return waiting[0]
         order = sorted(waiting, key=lambda known: known.key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, inf
 from typing import NamedTuple
@@ -66,30 +66,35 @@ def place(job: Job, pool: Pool, taken: Shape, nodes: Sequence[int], *, binding: 
     )
 
 
-def pool_of(cluster: Cluster) -> Pool:
-    """Return the pool whose nodes are shared.
+def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
+    """Return the pools whose nodes are shared, the best first.
 
     Raises:
-        BadInput: there is no such pool, or several.
+        BadInput: the nodes of one differ, or have no identity.
     """
-    if len(cluster.pools) != 1 or not cluster.pools[0].capacity:
+    if not all(pool.capacity for pool in cluster.pools):
         raise BadInput(
-            "jobs can share nodes in one pool of equal nodes only", "describe it as 16xnode[cores=4]"
+            "jobs can share nodes in pools of equal nodes only", "describe them as 16xnode[cores=4]"
         )
-    return cluster.pools[0]
+    return cluster.pools
 
 
 def refusal(job: Job, cluster: Cluster) -> str:
     """Say why the job can never run packed on whole nodes, as a clause; "" if it can."""
-    pool = pool_of(cluster)
-    return "" if shape(job, pool) else f"it does not fit on whole nodes of {pool.name}"
+    pools = pools_of(cluster)
+    if any(job.runs_on(pool.name) and shape(job, pool) for pool in pools):
+        return ""
+    return f"it does not fit on whole nodes of {' or '.join(pool.name for pool in pools)}"
 
 
 class Places:
-    """Free places: empty nodes, and of all sets (``shared``) those in service with room (``sets``)."""
+    """Free places of a class: empty nodes, and of sets (``shared``) those in service with room (``sets``).
+
+    A job that moves is on both of its sets.
+    """
 
     def __init__(self, view: View, pool: Pool, most: int) -> None:
-        self.pool, self.most = pool, most
+        self.pool, self.most, self.slowdowns = pool, most, view.slowdowns.on(pool.name)
         nodes = view.nodes[pool.name]
         self.empty = (
             [node for node, jobs in enumerate(nodes.jobs) if not jobs and nodes.up[node]]
@@ -98,27 +103,30 @@ class Places:
         )
         residents: dict[tuple[int, ...], list[JobState]] = {}
         for state in view.running.values():
-            if state.place.binding in BESIDE:
-                residents.setdefault(tuple(n for n, _ in state.place.nodes), []).append(state)
+            for where in state.places:
+                if where.pool == pool.name and where.binding in BESIDE:
+                    there = state if where is state.place else replace(state, placement=where)
+                    residents.setdefault(tuple(n for n, _ in where.nodes), []).append(there)
         self.shared = [NodeSet(numbers, tuple(on)) for numbers, on in residents.items()]
         self.sets = [
             where
             for where in self.shared
             if len(where.residents) < most and all(nodes.up[node] for node in where.nodes)
         ]
+        self.of = f" of {pool.name}" if len(view.cluster.pools) > 1 else ""  # for people
 
     def __bool__(self) -> bool:
         return bool(self.empty or self.sets)
 
     def whole(self, job: Job) -> Shape | None:
-        """Shape the job on whole nodes."""
-        return shape(job, self.pool)
+        """Shape the job on whole nodes; None if it cannot run there."""
+        return shape(job, self.pool) if job.runs_on(self.pool.name) else None
 
     def share(self, job: Job) -> Shape | None:
         """Shape the job on shares of nodes."""
         return shape(job, self.pool, self.most)
 
-    def take(self, plan: SharedStart) -> list[Action]:
+    def take(self, plan: SharedStart) -> list[Start]:
         """Start the plan's jobs; empty if there is no room for it (any more)."""
         pairs = list(zip(plan.jobs, plan.bindings, strict=True))
         taken = [self.whole(job) if binding == PACKED else self.share(job) for job, binding in pairs]
@@ -145,7 +153,8 @@ def room_from(whole: Shape, share: Shape | None, view: View, pool: Pool) -> floa
     nodes = view.nodes[pool.name]
     left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
     empty = sum(not jobs for jobs in left.values())
-    for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
+    running = (state for state in view.running.values() if state.place.pool == pool.name)
+    for state in sorted(running, key=lambda state: state.expected_end_s):
         if state.expected_end_s == inf:
             break
         here = [node for node, _ in state.place.nodes if node in left]
@@ -198,7 +207,7 @@ class Sharing(Policy):
         """Choose a place for a job whose plan has no room now; None: it waits. A due job takes any place."""
 
     def begin(self, view: View) -> None:
-        self.pool = pool_of(view.cluster)
+        self.pools = pools_of(view.cluster)
         self._passed = {
             job.id: sum(state.job.submit_s > job.submit_s for state in view.running.values())
             for job in view.waiting.values()
@@ -210,19 +219,27 @@ class Sharing(Policy):
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if view.upcoming is not None or not view.waiting:
             return ()
-        places = Places(view, self.pool, self.most)
-        if not places:
-            return ()
         jobs = list(islice(view.waiting.values(), self.parameters.depth))
-        plan_of = {job.id: plan for plan in self.choose(jobs, places, view) for job in plan.jobs}
-        actions: list[Action] = []
-        started: set[int] = set()
+        actions, started = list[Action](), set[int]()
+        for pool in self.pools:
+            if places := Places(view, pool, self.most):
+                actions += self._start_on(places, jobs, started, view)
+        self._count(jobs, started)
+        return actions
+
+    def _start_on(
+        self, places: Places, jobs: Sequence[Job], started: set[int], view: View
+    ) -> Sequence[Action]:
+        """Start jobs on one class; enter them in ``started``."""
+        able = [job for job in jobs if job.id not in started and places.whole(job)]
+        plan_of = {job.id: plan for plan in self.choose(able, places, view) for job in plan.jobs}
+        actions = list[Action]()
         # Joins first: a job whose own plan has no room must not take the place meant for another.
-        for job in sorted(jobs, key=lambda job: plan_of[job.id].joined is None):
+        for job in sorted(able, key=lambda job: plan_of[job.id].joined is None):
             if job.id in started or not places:
                 continue
             plan: SharedStart | None = plan_of[job.id]
-            new: list[Action] = []
+            new: list[Start] = []
             if plan is not None and self._may(plan, jobs, started):
                 new = places.take(plan)
             if not new:
@@ -232,7 +249,6 @@ class Sharing(Policy):
             if plan is not None and new:
                 actions += new
                 started.update(member.id for member in plan.jobs)
-        self._count(jobs, started)
         return actions
 
     def _may(self, plan: SharedStart, jobs: Sequence[Job], started: set[int]) -> bool:
@@ -259,16 +275,21 @@ class Sharing(Policy):
                 self._passed[job.id] = self._passed.get(job.id, 0) + passing
 
     def why(self, job: Job, view: View) -> Reason:
-        places = Places(view, self.pool, self.most)
         ahead = next(i for i, other in enumerate(view.waiting.values()) if other.id == job.id)
         before = f"{ahead} job{'s' * (ahead != 1)} submitted before it wait{'s' * (ahead == 1)} too"
         if ahead >= self.parameters.depth:
             return Reason(f"{before}; the first {self.parameters.depth} that wait are considered for a start")
-        whole = places.whole(job)
-        share = None if view.slowdowns.pressure(job.program) is None else places.share(job)
-        needs = [f"{whole.nodes} whole nodes"] if whole else []
-        if share:
-            needs.append(f"a part of {share.nodes} nodes beside a job that it gets on with")
-        free = f"{len(places.empty)} nodes are empty, beside {len(places.sets)} running jobs there is room"
-        expected = None if ahead or whole is None else room_from(whole, share, view, self.pool)
-        return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", expected)
+        every = [Places(view, pool, self.most) for pool in self.pools]
+        needs, at = list[str](), list[float]()
+        for places in every:
+            if (whole := places.whole(job)) is None:
+                continue
+            share = None if places.slowdowns.pressure(job.program) is None else places.share(job)
+            needs.append(f"{whole.nodes} whole nodes{places.of}")
+            if share:
+                needs.append(f"a part of {share.nodes} nodes{places.of} beside a job that it gets on with")
+            if not ahead and (from_s := room_from(whole, share, view, places.pool)) is not None:
+                at.append(from_s)
+        empty, sets = sum(len(p.empty) for p in every), sum(len(p.sets) for p in every)
+        free = f"{empty} nodes are empty, beside {sets} running jobs there is room"
+        return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", min(at, default=None))

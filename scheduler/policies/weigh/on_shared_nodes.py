@@ -14,6 +14,14 @@ the job itself. The *worth* of a second of a program is its dual price in a line
 A job joins running ones only where that costs less than to wait until they have ended, with its place empty.
 Programs that nobody measured are alone.
 
+**Classes of nodes** have prices of their own, and slow-downs. A job on one class costs, beside the above,
+
+    (1 + price x worth) x believed time left
+
+beyond what that is on the class where it is least. When no job that waits can start any more, running ones
+with a checkpoint move to where their cost, with a stop and a restart at their 90 % quantile, is below that of
+where they are.
+
 Guarantee: the first job of the queue is passed until the machine could have done all that waited when it
 became the first. From then on it comes before all others, and while it cannot start it has whole nodes
 reserved: others should end before, or leave it enough of them.
@@ -33,9 +41,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.events import Action, Event, Failed, Finished, Submitted
+from scheduler.model.events import Action, Event, Failed, Finished, Migrate, Resume, Start, Submitted
 from scheduler.model.interference import BESIDE, PACKED, SPREAD
-from scheduler.model.jobs import Job, JobState, Pool
+from scheduler.model.jobs import CHECKPOINT, RUNNING, Job, JobState, Pool
 from scheduler.policies.base import Reason, View, in_turn
 from scheduler.policies.sharing.pairing import bindings_of, factors, least_time
 from scheduler.policies.sharing.sharing import (
@@ -43,11 +51,12 @@ from scheduler.policies.sharing.sharing import (
     Places,
     Shape,
     SharedStart,
-    pool_of,
+    pools_of,
     room_from,
+    shape,
 )
 from scheduler.policies.weigh.parameters import WeighParameters
-from scheduler.policies.weigh.waiting import AREA, SOON_S, Rows, believed_end, left_s
+from scheduler.policies.weigh.waiting import AREA, SOON_S, Rows, believed_end, is_unknown, left_s
 
 PARTNERS = 16  # so many jobs are weighed beside each other
 LITTLE = 0.01  # weight of ends and of passing, for the makespan
@@ -58,6 +67,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         rank: minus its priority. left_s: believed run time on whole nodes.
+        beyond_s: what it costs here beyond the class that is best for it.
         whole, share: its shape there, and on shares of nodes (None: it is alone).
         passing_s: what those before it wait longer by its start.
     """
@@ -68,6 +78,7 @@ class Candidate(NamedTuple):
     whole: Shape
     share: Shape | None
     passing_s: float
+    beyond_s: float = 0.0
 
 
 class Group(NamedTuple):
@@ -107,14 +118,15 @@ class Crowd(NamedTuple):
 
 
 NOTHING: tuple[dict[str, float], dict[str, float]] = {}, {}
+Change = Start | Resume | Migrate
 
 
 class SharedWeigh:
     """Weigh (see the head of this module)."""
 
     def __init__(self, view: View, parameters: WeighParameters) -> None:
-        self._pool, self._parameters = pool_of(view.cluster), parameters
-        self._rows = Rows(np.array([np.maximum(self._pool.capacity, SOON_S)]) * self._pool.units)
+        self._pools, self._parameters = pools_of(view.cluster), parameters
+        self._rows = Rows(np.array([np.maximum(pool.capacity, SOON_S) * pool.units for pool in self._pools]))
         self._first, self._until_s = -1, math.inf  # others may pass this job until then
         self._enter_all(view)
 
@@ -124,135 +136,243 @@ class SharedWeigh:
             self._enter(view.state(job_id), view.now)
 
     def _enter(self, state: JobState, now: float) -> None:
-        self._rows.add(state.job, [left_s(state, now, self._pool.name)])
+        job = state.job
+        able = [job.runs_on(pool.name) and shape(job, pool) is not None for pool in self._pools]
+        lefts = [
+            left_s(state, now, pool.name) if may else math.inf
+            for pool, may in zip(self._pools, able, strict=True)
+        ]
+        self._rows.add(job, lefts)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if isinstance(event, Submitted | Failed):
             self._enter(view.state(event.job.id), view.now)
         elif isinstance(event, Finished):
             self._rows.drop(event.job.id)
-        if view.upcoming is not None or not view.waiting:
+        if view.upcoming is not None or not (view.waiting or len(self._pools) > 1):
             return ()
         if len(self._rows) != len(view.waiting):
             self._enter_all(view)
-        first = next(iter(view.waiting))
+        first = next(iter(view.waiting), -1)
         if first != self._first:
             area_s = self._rows.facts(view.waiting)[AREA].sum()
             self._first, self._until_s = first, view.now + float(area_s)
-        market = Market(view, self._pool, self._parameters, self._price())
-        if market.places and view.now >= self._until_s:
-            head = market.candidate(view.state(first))
-            behind = [candidate for candidate in self._candidates(market) if candidate.job.id != first]
-            if not self._start(market, [head, *behind], head):
-                market.reserve(head)
-        while market.places and len(self._rows):
-            if not self._start(market, self._candidates(market)):
+        markets = self._markets(view)
+        self._stopped = {**view.suspended} if len(markets) > 1 else {}
+        if any(market.places for market in markets) and view.now >= self._until_s and view.waiting:
+            behind = [ranked for ranked in self._ranked(markets, view) if ranked[0].job.id != first]
+            if not self._start(markets, [(view.state(first), 0.0), *behind], first):
+                self._reserve(markets, view.state(first))
+        while any(market.places for market in markets) and (len(self._rows) or self._stopped):
+            if not self._start(markets, self._ranked(markets, view)):
                 break
-        return market.actions
+        if len(markets) > 1 and self._parameters.move:
+            while any(market.places for market in markets) and _move(markets, view):
+                pass
+        return [action for market in markets for action in market.actions]
 
-    def _start(self, market: Market, candidates: Sequence[Candidate], of: Candidate | None = None) -> bool:
-        group = market.start(candidates, of)
-        for job in group.start.jobs if group is not None else ():
+    def _markets(self, view: View) -> list[Market]:
+        pairs = zip(self._pools, self._prices(), strict=True)
+        return [Market(view, pool, self._parameters, price) for pool, price in pairs]
+
+    def _start(self, markets: Sequence[Market], jobs: Sequence[Ranked], of: int | None = None) -> bool:
+        """Start the group of least cost; or of those with one of the jobs."""
+        columns = _candidates(markets, jobs)
+        groups = [market.best(column, of) for market, column in zip(markets, columns, strict=True)]
+        able = [(group, at) for at, group in enumerate(groups) if group is not None]
+        if not able:
+            return False
+        group, at = min(able, key=lambda pair: pair[0][:3])
+        markets[at].take(group)
+        for job in group.start.jobs:
             self._rows.drop(job.id)
-        return group is not None
+            self._stopped.pop(job.id, None)
+        return True
 
-    def _price(self) -> float:
-        """Return the price of a node: seconds for which others wait for a second of it."""
+    def _reserve(self, markets: Sequence[Market], state: JobState) -> None:
+        """Keep whole nodes for a job that cannot start, on the class on which they are free first."""
+        pairs = [(market, market.candidate(state)) for market in markets]
+        able = [(market, candidate) for market, candidate in pairs if candidate is not None]
+        market, candidate = min(able, key=lambda pair: pair[0].begins(pair[1])[0])
+        market.reserve(candidate)
+
+    def _prices(self) -> list[float]:
+        """Return the price of a node of each class: seconds for which others wait for a second of it."""
         self._rows.form_prices(self._parameters.price)
-        return float(self._rows.prices[0] @ self._pool.capacity) * (1.0 - 1.0 / max(len(self._rows), 1))
+        others = 1.0 - 1.0 / max(len(self._rows), 1)
+        rows = zip(self._rows.prices, self._pools, strict=True)
+        return [float(row @ pool.capacity) * others for row, pool in rows]
 
     def prices(self) -> dict[str, dict[str, float]]:
         """Return prices of the resources of the nodes (see ``Policy.prices``)."""
-        self._price()
-        row = (self._rows.prices[0] * bool(len(self._rows))).tolist()
-        return {self._pool.name: dict(zip(self._pool.resources, row, strict=True))}
+        self._prices()
+        rows = zip(self._pools, (self._rows.prices * bool(len(self._rows))).tolist(), strict=True)
+        return {pool.name: dict(zip(pool.resources, row, strict=True)) for pool, row in rows}
 
-    def _candidates(self, market: Market) -> list[Candidate]:
-        """List jobs of the least index, in their order."""
-        view, weights = market.view, (market.view.now, -math.inf, self._parameters.fairness)
-        ranked = sorted(self._rows.ranked(market.room(), weights, self._parameters.depth)[0])
+    def _ranked(self, markets: Sequence[Market], view: View) -> list[Ranked]:
+        """List jobs of the least index, in their order; those that were stopped come first."""
+        weights = view.now, -math.inf, self._parameters.fairness
+        room = np.array([market.room() for market in markets])
+        ranked = sorted(self._rows.ranked(room, weights, self._parameters.depth)[0])
         areas_s = self._rows.facts(job_id for _, job_id in ranked)[AREA].tolist()
-        candidates = list[Candidate]()
+        jobs: list[Ranked] = [(state, 0.0) for state in self._stopped.values()]
         before, indices, last = 0, 0.0, 0.0
         for ((rank, index), job_id), area_s in zip(ranked, areas_s, strict=True):
             if rank != last:
                 before, indices, last = 0, 0.0, rank
             passing_s = before * area_s - indices * area_s / index if index > 0 else 0.0
-            candidates.append(market.candidate(view.state(job_id), passing_s))
+            jobs.append((view.state(job_id), passing_s))
             before, indices = before + 1, indices + index
-        return candidates
+        return jobs
 
     def why(self, job: Job, view: View) -> Reason:
         """Explain what a job waits for, and beside whom it would best be."""
-        market = Market(view, self._pool, self._parameters, self._price())
-        candidate = market.candidate(view.state(job.id))
-        whole, share, places = candidate.whole, candidate.share, market.places
-        needs = f"waits for {whole.nodes} whole node{'s' * (whole.nodes != 1)} ({len(places.empty)} empty)"
-        if share is not None:
-            needs += f" or a share of {share.nodes} beside another job ({len(places.sets)} have room)"
-        sentence = needs + in_turn(job, view) + market.best_company(candidate)
+        needs, company, at = list[str](), list[tuple[float, str]](), list[float]()
         first = next(iter(view.waiting)) == job.id
-        return Reason(sentence, room_from(whole, share, view, self._pool) if first else None)
+        for market in self._markets(view):
+            candidate = market.candidate(view.state(job.id))
+            if candidate is not None:
+                needs.append(market.needs(candidate))
+                company += market.best_company(candidate)
+                from_s = room_from(candidate.whole, candidate.share, view, market.pool) if first else None
+                at += [] if from_s is None else [from_s]
+        best = min(company, default=(0.0, ""))[1]
+        return Reason(f"waits for {' or '.join(needs)}{in_turn(job, view)}{best}", min(at, default=None))
+
+
+Ranked = tuple[JobState, float]  # a job, and what those before it wait longer by its start
+
+
+def _candidates(markets: Sequence[Market], jobs: Sequence[Ranked]) -> list[list[Candidate]]:
+    """Return the jobs as they are on each class on which they can run."""
+    columns = list[list[Candidate]]([] for _ in markets)
+    for state, passing_s in jobs:
+        able = []
+        for market, column in zip(markets, columns, strict=True):
+            if (candidate := market.candidate(state, passing_s)) is not None:
+                able.append((market.use_s(candidate) if len(markets) > 1 else 0.0, candidate, column))
+        least_s = min((use_s for use_s, *_ in able), default=0.0)
+        for use_s, candidate, column in able:
+            column.append(candidate._replace(beyond_s=use_s - least_s))
+    return columns
+
+
+def _move(markets: Sequence[Market], view: View) -> bool:
+    """Move the running job to which that is worth most; false: it is worth nothing to any."""
+    gone = {action.job_id for market in markets for action in market.actions}
+    moves: list[tuple[float, int, Market, Group]] = []
+    for state in view.running.values():
+        job, here = state.job, state.place.pool
+        works = state.stage is RUNNING and state.works_from_s <= view.now
+        if job.stop is not CHECKPOINT or not works or job.id in gone or is_unknown(job):
+            continue
+        pairs = zip(markets, _candidates(markets, [(state, 0.0)]), strict=True)
+        of = {market.pool.name: (market, candidate) for market, column in pairs for candidate in column}
+        stays_s = of[here][0].stays_s(state, of[here][1])
+        for pool, (market, candidate) in of.items():
+            group = market.best([candidate], None) if pool != here else None
+            if group is not None:
+                cost_s = group.cost_s + market.use_s(candidate, view.costs.move_s(job, here, pool).high)
+                moves.append((cost_s - stays_s, job.id, market, group))
+    best = min(moves, key=lambda move: move[:2], default=None)
+    if best is None or best[0] >= 0:
+        return False
+    _, _, market, group = best
+    market.take(group)
+    return True
 
 
 class Market:
     """Free nodes in one decision, and the costs of groups of jobs there."""
 
     def __init__(self, view: View, pool: Pool, parameters: WeighParameters, price: float) -> None:
-        self.view, self._pool, self._price, self._most = view, pool, price, parameters.most
+        self.view, self.pool, self._price, self._most = view, pool, price, parameters.most
         self._late = LITTLE if parameters.aim == "makespan" else 1.0
-        self.places, self.actions = Places(view, pool, parameters.most), list[Action]()
-        self._known: dict[object, tuple[Shape, Shape | None]] = {}  # shapes of jobs alike
+        self.places, self.actions = Places(view, pool, parameters.most), list[Change]()
+        self._known: dict[object, tuple[Shape | None, Shape | None]] = {}  # shapes of jobs alike
         self._begins_s, self._spare = math.inf, 0  # of the reservation, and the nodes that are free beside it
 
-    def candidate(self, state: JobState, passing_s: float = 0.0) -> Candidate:
-        left = left_s(state, self.view.now, self._pool.name)
-        return Candidate(state.job, -state.job.priority, left, *self._shapes(state.job), passing_s)
+    def candidate(self, state: JobState, passing_s: float = 0.0) -> Candidate | None:
+        """Return the job as it is here; None: it cannot run here."""
+        whole, share = self._shapes(state.job)
+        if whole is None:
+            return None
+        left = left_s(state, self.view.now, self.pool.name)
+        return Candidate(state.job, -state.job.priority, left, whole, share, passing_s)
 
-    def _shapes(self, job: Job) -> tuple[Shape, Shape | None]:
+    def _shapes(self, job: Job) -> tuple[Shape | None, Shape | None]:
+        if not job.runs_on(self.pool.name):
+            return None, None
         key = job.units, job.demand, job.program
         if key not in self._known:
-            whole, share = self.places.whole(job), self.places.share(job)
-            assert whole is not None, "a job that fits nowhere"
-            measured = self._most > 1 and self.view.slowdowns.pressure(job.program) is not None
-            self._known[key] = whole, share if measured else None
+            measured = self._most > 1 and self.places.slowdowns.pressure(job.program) is not None
+            self._known[key] = self.places.whole(job), self.places.share(job) if measured else None
         return self._known[key]
+
+    def use_s(self, candidate: Candidate, seconds: float | None = None) -> float:
+        """Return what so many seconds of a job cost here, itself and others; None: those that are left."""
+        nodes, worth = candidate.whole.nodes, 1.0
+        if candidate.share is not None:
+            nodes = candidate.share.nodes
+            worth = self._worths.get(nodes, NOTHING)[0].get(candidate.job.program, 1.0 / self._most)
+        return (self._late + self._price * nodes * worth) * (candidate.left_s if seconds is None else seconds)
+
+    def stays_s(self, state: JobState, candidate: Candidate) -> float:
+        """Weigh that a running job stays where it is."""
+        binding, others = state.place.binding, tuple[JobState, ...]()
+        for where in self.places.shared:
+            if any(resident is state for resident in where.residents):
+                others = tuple(resident for resident in where.residents if resident is not state)
+        beside = NodeSet((), others) if others else None
+        return self._group((candidate,), (binding or PACKED,), beside).cost_s
 
     def room(self) -> NDArray[np.float64]:
         """Return what is free of each resource, in all."""
         shares = sum(len(where.nodes) for where in self.places.sets) / self._most
-        room: NDArray[np.float64] = np.multiply(self._pool.capacity, len(self.places.empty) + shares)
+        room: NDArray[np.float64] = np.multiply(self.pool.capacity, len(self.places.empty) + shares)
         return room
 
-    def best_company(self, candidate: Candidate) -> str:
-        """Name the running job that the other runs best beside, and what both would lose."""
-        companies = []
+    def needs(self, candidate: Candidate) -> str:
+        """Write what a job waits for here."""
+        whole, share, of = candidate.whole, candidate.share, self.places.of
+        needs = f"{whole.nodes} whole node{'s' * (whole.nodes != 1)}{of} ({len(self.places.empty)} empty)"
+        if share is not None:
+            needs += (
+                f" or a share of {share.nodes}{of} beside another job ({len(self.places.sets)} have room)"
+            )
+        return needs
+
+    def best_company(self, candidate: Candidate) -> Iterator[tuple[float, str]]:
+        """Yield running jobs: the slow-downs of both, and a clause."""
         for state in chain.from_iterable(where.residents for where in self.places.shared):
             if candidate.share is not None and len(state.place.nodes) == candidate.share.nodes:
                 bound = state.place.binding, BESIDE[state.place.binding]
-                slowed = factors((state.job.program, candidate.job.program), bound, self.view.slowdowns)
-                companies.append((sum(slowed), state.job, slowed))
-        if not companies:
-            return ""
-        _, other, (its, own) = min(companies, key=lambda company: company[0])
-        return (
-            f"; of those that run it goes best with job {other.name}: {_slower(own)}, that job {_slower(its)}"
-        )
+                its, own = factors((state.job.program, candidate.job.program), bound, self.places.slowdowns)
+                name, slower = state.job.name, f"{_slower(own)}, that job {_slower(its)}"
+                yield its + own, f"; of those that run it goes best with job {name}: {slower}"
 
-    def start(self, candidates: Sequence[Candidate], of: Candidate | None = None) -> Group | None:
-        """Start the group of least cost; or of those with one of the jobs."""
+    def best(self, candidates: Sequence[Candidate], of: int | None) -> Group | None:
+        """Return the group of least cost; or of those with one of the jobs."""
         groups = [group for group in self._groups(candidates, of) if self._held_beyond(group) <= self._spare]
-        best = min(groups, key=lambda group: group[:3], default=None)
-        if best is not None:
-            self._spare -= self._held_beyond(best)
-            self.actions += self.places.take(best.start)
-        return best
+        return min(groups, key=lambda group: group[:3], default=None)
+
+    def take(self, group: Group) -> None:
+        """Start, resume or move the jobs of a group."""
+        self._spare -= self._held_beyond(group)
+        stopped, running = self.view.suspended, self.view.running
+        for job_id, where in ((start.job_id, start.placement) for start in self.places.take(group.start)):
+            kind = Resume if job_id in stopped else Migrate if job_id in running else Start
+            self.actions.append(kind(job_id, where))
 
     # -- the reservation ------------------------------------------------------------------------------
 
     def reserve(self, candidate: Candidate) -> None:
         """Keep whole nodes for a job that cannot start."""
-        view, nodes = self.view, self.view.nodes[self._pool.name]
+        self._begins_s, self._spare = self.begins(candidate)
+
+    def begins(self, candidate: Candidate) -> tuple[float, int]:
+        """Return in how many seconds there are whole nodes for a job, and how many more there are then."""
+        view, nodes = self.view, self.view.nodes[self.pool.name]
         ends_s = {job_id: believed_end(state, view, {}) - view.now for job_id, state in view.running.items()}
         for where in self.places.shared:
             stays_s = self._crowd(len(where.nodes), self._members(where.residents)).stays_s
@@ -262,9 +382,10 @@ class Market:
             for jobs, up in zip(nodes.jobs, nodes.up.tolist(), strict=True)
             if up
         )
-        if len(free) >= candidate.whole.nodes:
-            self._begins_s = free[candidate.whole.nodes - 1]
-            self._spare = sum(end_s <= self._begins_s for end_s in free) - candidate.whole.nodes
+        if len(free) < candidate.whole.nodes:
+            return math.inf, 0
+        begins_s = free[candidate.whole.nodes - 1]
+        return begins_s, sum(end_s <= begins_s for end_s in free) - candidate.whole.nodes
 
     def _held_beyond(self, group: Group) -> int:
         """Count the nodes that it takes from those that are free when the reservation begins."""
@@ -276,7 +397,7 @@ class Market:
 
     # -- groups and their costs -----------------------------------------------------------------------
 
-    def _groups(self, candidates: Sequence[Candidate], of: Candidate | None) -> Iterator[Group]:
+    def _groups(self, candidates: Sequence[Candidate], of: int | None) -> Iterator[Group]:
         """Yield who can start; of jobs of one program and shape the first few."""
         empty, partners, seen = len(self.places.empty), list[Candidate](), Counter[object]()
         for candidate in candidates:
@@ -285,11 +406,12 @@ class Market:
                 continue
             if candidate.share is not None and len(partners) < PARTNERS:
                 partners.append(candidate)
-            if of in (None, candidate):
+            if of in (None, candidate.job.id):
                 yield from self._alone(candidate)
         for jobs in chain.from_iterable(combinations(partners, size) for size in range(2, self._most + 1)):
             nodes = {candidate.share.nodes for candidate in jobs if candidate.share}
-            if len(nodes) == 1 and max(nodes) <= empty and (of is None or of in jobs):
+            wanted = of is None or any(candidate.job.id == of for candidate in jobs)
+            if len(nodes) == 1 and max(nodes) <= empty and wanted:
                 yield from (self._group(jobs, bindings) for bindings in bindings_of(len(jobs)))
 
     def _alone(self, candidate: Candidate) -> Iterator[Group]:
@@ -321,12 +443,13 @@ class Market:
         crowd = self._crowd(nodes, [*self._members(residents), *new])
         stays_s = crowd.stays_s[len(residents) :]
         late_s = sum(stays_s) + sum(candidate.passing_s - candidate.left_s for candidate in jobs)
+        beyond_s = sum(candidate.beyond_s for candidate in jobs)
         for work_s, slow, slow_before in zip(before.work_s, crowd.slowed, before.slowed, strict=False):
             late_s += min(work_s, max(stays_s) / slow) * (slow - slow_before)
-        known = all(candidate.job.reference_s(self._pool.name) < math.inf for candidate in jobs)
+        known = all(candidate.job.reference_s(self.pool.name) < math.inf for candidate in jobs)
         return Group(
             max(candidate.rank for candidate in jobs),
-            self._late * late_s + self._price * nodes * crowd.idle * min(crowd.stays_s),
+            self._late * late_s + beyond_s + self._price * nodes * crowd.idle * min(crowd.stays_s),
             min(candidate.job.id for candidate in jobs),
             jobs[0].whole.nodes if bindings == (PACKED,) else nodes,
             max(crowd.stays_s) if known else math.inf,
@@ -338,16 +461,16 @@ class Market:
         crowd = self._crowd(len(where.nodes), self._members(where.residents))
         wait_s = max(crowd.stays_s)
         idle_s = self._price * len(where.nodes) * crowd.idle * min(wait_s, candidate.left_s)
-        return self._late * (wait_s + candidate.passing_s) + idle_s
+        return self._late * (wait_s + candidate.passing_s) + candidate.beyond_s + idle_s
 
     def _members(self, residents: Sequence[JobState]) -> list[Member]:
-        now, pool = self.view.now, self._pool.name
+        now, pool = self.view.now, self.pool.name
         return [(state.job.program, state.place.binding, left_s(state, now, pool)) for state in residents]
 
     def _crowd(self, nodes: int, members: Sequence[Member]) -> Crowd:
         """Predict how jobs run beside each other."""
         programs, bindings = [program for program, *_ in members], [binding for _, binding, _ in members]
-        slowed = factors(programs, bindings, self.view.slowdowns)
+        slowed = factors(programs, bindings, self.places.slowdowns)
         worth, alone = self._worths.get(nodes, NOTHING)
         held = alone.get(programs[0], 1.0) if bindings == [PACKED] else 1.0
         used = sum(worth.get(program, held) / slow for program, slow in zip(programs, slowed, strict=True))
@@ -356,12 +479,14 @@ class Market:
     @cached_property
     def _worths(self) -> dict[int, tuple[dict[str, float], dict[str, float]]]:
         """By nodes of a set: worth of a second of each program, and the part of a set that it takes alone."""
-        view, name = self.view, self._pool.name
+        view, name = self.view, self.pool.name
         work, parts = defaultdict[int, dict[str, float]](dict), defaultdict[int, dict[str, float]](dict)
-        running = (state.job for where in self.places.shared for state in where.residents)
-        for job in chain(view.waiting.values(), running):
+        states = chain.from_iterable(where.residents for where in self.places.shared)
+        if len(view.cluster.pools) > 1:  # others may come here
+            states = chain(view.running.values(), view.suspended.values())
+        for job in chain(view.waiting.values(), (state.job for state in states)):
             whole, share = self._shapes(job)
-            if share is not None:
+            if whole is not None and share is not None:
                 left, of = left_s(view.state(job.id), view.now, name), work[share.nodes]
                 of[job.program] = of.get(job.program, 0.0) + left
                 parts[share.nodes][job.program] = 1.0 if whole.nodes >= share.nodes else 1.0 / self._most
@@ -373,9 +498,9 @@ class Market:
         There a job is much of the work: what is a good partner now may be lacking behind it.
         """
         few = max(len(self.view.waiting), len(work)) <= PARTNERS
-        one_s = sum(work.values()) / len(self.view.waiting)
+        one_s = sum(work.values()) / max(len(self.view.waiting), 1)
         works = [{**work, program: work[program] + one_s} for program in work] if few else [work]
-        worths = [least_time(of, self.view.slowdowns, self._most, parts)[1] for of in works]
+        worths = [least_time(of, self.places.slowdowns, self._most, parts)[1] for of in works]
         return {program: fmean(worth[program] for worth in worths) for program in work}
 
 

@@ -151,9 +151,12 @@ class Rows:
         """List (rank, job) of the first ``depth`` that fit on a class now, and of the first that fit on none.
 
         Of the latter there is one for each class, for its reservation.
+
+        Args:
+            room: what is free, classes x resources.
         """
         lengths, amounts = self._split()
-        fits = ((amounts <= room[:, None]) & np.isfinite(lengths)).any(axis=0)
+        fits = ((amounts <= room[:, :, None]).all(axis=1) & np.isfinite(lengths)).any(axis=0)
         facts = self._table[:LENGTHS, : len(self)]
         index = index_of(facts, *weights)
         return (

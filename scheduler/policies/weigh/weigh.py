@@ -21,7 +21,8 @@ running one: to stay, or to move to another class now; to begin on a class of wh
 better one has them. The cost is its end, plus price x units x seconds of all that it holds; the least is
 taken. Whatever is free now beats any later start of a job whose end is not known. Alternatives of a job are
 weighed on each class; that of the least area ranks it. Where jobs may have more or fewer units, or there is a
-power budget, it runs in the first.
+power budget, it runs in the first. On several classes sizes are weighed likewise: the fewest units, twice as
+many, and so on. A job with a checkpoint may change its size as it moves, also within a class.
 
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
 holds its place there, one for each class. Others start only where they fit now and delay none of these.
@@ -56,7 +57,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -86,9 +87,11 @@ from scheduler.model.jobs import (
     Cluster,
     Job,
     JobState,
+    Placement,
     counted,
     instant,
 )
+from scheduler.model.quantiles import Quantiles
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, awaited
 from scheduler.policies.base import Policy, Reason, View, fits_now, in_turn, waits_for, would_delay
@@ -127,13 +130,53 @@ class Candidate(NamedTuple):
     on_the_way: str = ""
 
 
-def ways_of(state: JobState) -> list[JobState]:
-    """Return the job as it would be in each of its alternatives; one that has begun keeps to its own."""
-    job = state.job
-    if not job.alternatives:
+def ways_of(state: JobState, several: bool) -> list[JobState]:
+    """Return the job as it would be in each of its alternatives, and on several classes on each size.
+
+    One that has begun keeps to its alternative, and without a checkpoint to its size.
+    """
+    job, waits = state.job, state.stage is WAITING
+    if not job.alternatives and not (several and job.speed):
         return [state]
-    ways = job.ways if state.stage is WAITING else (job.way(state.place),)
-    return [replace(state, job=way) for way in ways]
+    ways = job.ways if waits else (job.way(state.place),)
+    if not several:
+        return [replace(state, job=way) for way in ways]
+    sizes = None if waits or job.stop is CHECKPOINT else (state.place.units,)
+    return [replace(state, job=on(way, units)) for way in ways for units in sizes or sizes_of(way)]
+
+
+def as_on(state: JobState, place: Placement) -> JobState:
+    """Return the job as it is on as many units."""
+    return state if state.job.speed is None else replace(state, job=on(state.job, place.units))
+
+
+def sizes_of(job: Job) -> Iterator[int]:
+    """Yield the fewest units, twice as many and so on, and the most; of these the ones that are faster."""
+    most, best = job.max_units or job.units, 0.0
+    doubled = (job.units << step for step in range((most // job.units).bit_length()))
+    for units in dict.fromkeys((*doubled, most)):
+        speed = 1.0 if job.speed is None else job.speed(units, None)
+        if speed > best:
+            yield units
+            best = speed
+
+
+def on(job: Job, units: int) -> Job:
+    """Return the job as it is on so many units, uncapped."""
+    if job.speed is None:
+        return job
+    speed = job.speed(units, None)
+    return replace(
+        job,
+        units=units,
+        max_units=None,
+        speed=None,
+        estimate_s=None if job.estimate_s is None else job.estimate_s / speed,
+        estimates_s={pool: run_s / speed for pool, run_s in job.estimates_s.items()},
+        quantiles_s={
+            pool: Quantiles(*(run_s / speed for run_s in run)) for pool, run in job.quantiles_s.items()
+        },
+    )
 
 
 class Weigh(Policy):
@@ -145,7 +188,7 @@ class Weigh(Policy):
 
     def begin(self, view: View) -> None:
         self._nodes = self._on_nodes(view)
-        self.resumes = not isinstance(self._nodes, SharedWeigh)
+        self.resumes = not isinstance(self._nodes, SharedWeigh) or len(view.cluster.pools) > 1
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
@@ -167,7 +210,7 @@ class Weigh(Policy):
     def _on_nodes(self, view: View) -> NodeTurns | SharedWeigh | None:
         """Return who decides on nodes; None: the pools are counted."""
         pools = view.cluster.pools
-        if len(pools) == 1 and pools[0].capacity and not isinstance(view.slowdowns, NoSlowdowns):
+        if all(pool.capacity for pool in pools) and not isinstance(view.slowdowns, NoSlowdowns):
             return SharedWeigh(view, self.parameters)
         return on_nodes.queue(view, lambda pools: NodeTurns(pools, self.parameters), "weigh")
 
@@ -211,7 +254,7 @@ class Weigh(Policy):
         return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
 
     def _enter(self, state: JobState, view: View) -> None:
-        ways = [(way.job, lengths_of(way, view, self._pools)) for way in ways_of(state)]
+        ways = [(way.job, lengths_of(way, view, self._pools)) for way in ways_of(state, len(self._pools) > 1)]
         job, lengths = ways[0]
         if len(ways) > 1:
             job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
@@ -307,10 +350,10 @@ class Weigh(Policy):
                 if best.start_s == math.inf:
                     return
                 reserved.add(best.pool)
-                best = decision.on_the_way(state, best)
+                best = decision.on_the_way(ranks, best)
                 decision.reserve(best.pool, best.start_s, best.end_s, state.job.units)
                 if best.on_the_way:
-                    decision.start(state, best.on_the_way, best.start_s)
+                    decision.start(best.state, best.on_the_way, best.start_s)
                     continue
             if state.job.stop is CHECKPOINT:
                 waits.append(state)
@@ -331,19 +374,25 @@ class Weigh(Policy):
         return stops
 
     def _movers(self, view: View, left: Mapping[str, int]) -> Iterator[JobState]:
-        """Yield running jobs that would end earlier on another class, of which enough units are free."""
-        now = view.now
+        """Yield running jobs, as they are there, that would end earlier on units that are free."""
+        most = max(left.values())
         for state in view.running.values():
-            job = state.job
-            if job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable or job.alternatives:
+            job, here = state.job, state.place.pool
+            if job.units > most or job.stop is not CHECKPOINT or state.stage is not RUNNING:
                 continue
-            here = state.place.pool
-            for pool in self._pools:
-                if pool != here and left[pool] >= job.units and job.runs_on(pool):
-                    cost = view.costs.move_s(job, here, pool).middle
-                    if state.left(now, pool).middle + cost < state.left(now, here).middle:
-                        yield state
-                        break
+            if job.alternatives or job.reference_s(here) == math.inf:
+                continue
+            stays = as_on(state, state.place)
+            whole_s, left_here = stays.job.reference_s(here), stays.left(view.now, here).middle
+            if any(
+                left[pool] >= way.job.units
+                and way.job.runs_on(pool)
+                and way.job.reference_s(pool) < whole_s
+                and way.left(view.now, pool).middle + view.costs.move_s(job, here, pool).middle < left_here
+                for way in ways_of(state, True)
+                for pool in self._pools
+            ):
+                yield stays
 
     def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
         """List the jobs that are weighed: the first of the queue, then by priority and index."""
@@ -359,7 +408,7 @@ class Weigh(Policy):
         return head + [state for _, state in jobs if state.job.id != first]
 
     def _ranks(self, left: Mapping[str, int], view: View) -> tuple[list[tuple[Rank, int]], ...]:
-        room = np.array([left[pool] for pool in self._pools], dtype=np.float64)
+        room = np.array([[left[pool]] for pool in self._pools], dtype=np.float64)
         return self._rows.ranked(room, self._weights(view), self.parameters.depth)
 
     def _weights(self, view: View) -> tuple[float, float, float]:
@@ -387,7 +436,8 @@ class Weigh(Policy):
                     costs.stop_s(state.job, state.place.pool),
                     costs.restart_s(state.job, there.pool),
                 )
-                end = instant(state.since_s + stop + restart + left_s(state, now, there.pool))
+                left = left_s(as_on(state, there), now, there.pool)
+                end = instant(state.since_s + stop + restart + left)
                 held[there.pool].append((max(end, instant(now + SOON_S)), there.units))
         return {pool: Availability.beside(some, view.in_service[pool], now) for pool, some in held.items()}
 
@@ -419,7 +469,7 @@ class Decision:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for way in ways_of(state):
+        for way in ways_of(state, len(self.plans) > 1):
             job = way.job
             for pool in self.plans:
                 if self._may(way, pool):
@@ -443,48 +493,51 @@ class Decision:
         """Tell if the end of a job may be believed: on one class not where its run time is unknown."""
         return len(self.plans) > 1 or job.reference_s(pool) < math.inf
 
-    def on_the_way(self, state: JobState, best: Candidate) -> Candidate:
+    def on_the_way(self, ranks: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
-        job, now, costs = state.job, self.view.now, self.view.costs
-        for pool, plan in self.plans.items() if job.stop is CHECKPOINT else ():
-            if pool == best.pool or not job.runs_on(pool) or self.left[pool] < job.units:
+        state, now, costs, most, found = best.state, self.view.now, self.view.costs, 0.0, best
+        job, prices = state.job, self.prices
+        able = product(ways_of(ranks, True), self.plans) if job.stop is CHECKPOINT else ()
+        for way, pool in able:
+            units = way.job.units
+            if pool == best.pool or not job.runs_on(pool) or self.left[pool] < units:
                 continue
             changes = costs.move_s(job, pool, best.pool).high
             restart = costs.restart_s(job, pool) if state.placement is not None else 0.0
             runs_s = best.start_s - now - restart
-            lengths = zip(
-                left_quantiles(state, now, pool), left_quantiles(state, now, best.pool), strict=True
-            )
+            lengths = zip(left_quantiles(way, now, pool), left_quantiles(state, now, best.pool), strict=True)
             saved = min(runs_s / here * there for here, there in lengths) - changes
-            if saved <= 0 or plan.least(now, best.start_s) < job.units:
+            if saved <= 0 or self.plans[pool].least(now, best.start_s) < units:
                 continue
-            taken = self.prices[pool] * (best.start_s - now) - self.prices[best.pool] * saved
-            if taken * job.units < saved:
-                return best._replace(end_s=instant(best.end_s - saved), on_the_way=pool)
-        return best
+            taken = prices[pool] * units * (best.start_s - now) - prices[best.pool] * job.units * saved
+            if saved - taken > most:
+                most = saved - taken
+                found = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, state=way)
+        return found
 
     def move(self, state: JobState) -> None:
         """Move a running job if that surely costs less than that it stays; else its place stays reserved."""
         view, job, now, here = self.view, state.job, self.view.now, state.place.pool
         stays, prices = left_quantiles(state, now, here), self.prices
-        second = {pool: 1.0 + price * job.units for pool, price in prices.items()}  # what it costs there
-        best, least = "", stays.middle * second[here]
+        second_here = 1.0 + prices[here] * job.units  # what it costs
+        best, least = None, stays.middle * second_here
         stop = view.costs.stop_s(job, here)
-        for pool, plan in self.plans.items():
-            if pool == here or not job.runs_on(pool) or self.left[pool] < job.units:
+        for way, pool in product(ways_of(view.running[job.id], True), self.plans):
+            units = way.job.units
+            if (pool, units) == (here, job.units) or not job.runs_on(pool) or self.left[pool] < units:
                 continue
-            changes, goes = view.costs.move_s(job, here, pool), left_quantiles(state, now, pool)
-            length = changes.middle + goes.middle
-            cost = length + job.units * (prices[here] * stop + prices[pool] * length)
-            gains = [second[here] * stay - second[pool] * go for stay, go in zip(stays, goes, strict=True)]
-            cost += gains[1] - min(gains) + second[pool] * (changes.high - changes.middle)
-            if cost < least and plan.earliest(job.units, length, now) <= now:
-                best, least, end = pool, cost, instant(now + length)
-        if not best:
+            changes, goes = view.costs.move_s(job, here, pool), left_quantiles(way, now, pool)
+            length, second = changes.middle + goes.middle, 1.0 + prices[pool] * units
+            cost = length * second + job.units * prices[here] * stop
+            gains = [second_here * stay - second * go for stay, go in zip(stays, goes, strict=True)]
+            cost += gains[1] - min(gains) + second * (changes.high - changes.middle)
+            if cost < least and self.plans[pool].earliest(units, length, now) <= now:
+                best, least, end = counted(pool, units), cost, instant(now + length)
+        if best is None:
             return
-        self.actions.append(Migrate(job.id, counted(best, job.units)))
-        self.left[best] -= job.units
-        self.reserve(best, now, end, job.units)
+        self.actions.append(Migrate(job.id, best))
+        self.left[best.pool] -= best.units
+        self.reserve(best.pool, now, end, best.units)
         self.reserve(here, instant(now + max(stop, SOON_S)), self.ends[job.id], -job.units)
 
     def reserve(self, pool: str, start_s: float, end_s: float, units: int) -> None:

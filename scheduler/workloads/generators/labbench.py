@@ -33,11 +33,13 @@ import numpy as np
 
 from profiles.errors import BadInput
 from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.interference import PACKED, Pressure, Slowdowns, SlowdownsByPool
 from scheduler.model.jobs import CHECKPOINT, EMPTY, Cluster, EstimateKind, Job, Placement, Pool, instant
 from scheduler.model.speeds import CapTable, TabulatedPower, TabulatedSpeed
 from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import Workload
 
+Speeds = Mapping[tuple[str, str], float]  # of (program, beside), over that alone
 DATA = Path(__file__).parents[2] / "data" / "labbench.json"
 SIZES, CHANCES = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)  # Gavel's own mix of jobs
 LONGEST = 60.0  # times the median
@@ -64,7 +66,9 @@ class Labbench:
         load: GPU-seconds of the jobs, spread over all GPUs, / (GPUs x time from first to last submission).
         median_s, sigma: of the run times.
         sizes: "fixed"; "moldable" or "malleable": up to the fastest number of GPUs (counted classes).
+        times: fixed sizes are so many times what a job needs at least, up to the fastest number.
         shared: share of the jobs of one GPU that take half of one (nodes).
+        knowledge: of what sharing a GPU costs: policies know the "pairs" (nodes of one GPU), or "nothing".
         cores, memory_gb: that a job takes for each GPU (nodes that have them).
         cost_s_per_gb: of a checkpoint and a restart together.
         estimate: "exact" or "none".
@@ -75,7 +79,9 @@ class Labbench:
     median_s: float = 1800.0
     sigma: float = 1.5
     sizes: Literal["fixed", "moldable", "malleable"] = "fixed"
+    times: int = 1
     shared: float = 0.0
+    knowledge: Literal["pairs", "nothing"] = "nothing"
     cores: float = 4.0
     memory_gb: float = 16.0
     cost_s_per_gb: float = 25.0
@@ -84,6 +90,8 @@ class Labbench:
     def __post_init__(self) -> None:
         if self.jobs < 2:
             raise ValueError("jobs must be at least 2")
+        if self.times < 1:
+            raise ValueError("times must be at least 1")
         for name in ("load", "median_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be above 0")
@@ -112,6 +120,12 @@ class Labbench:
         settings = SimulationSettings(costs=costs)
         if self.shared and lab.gpu is not None:
             settings = SimulationSettings(costs=costs, interference=SharedGpus(lab.gpu))
+        if self.knowledge == "pairs":
+            if lab.gpu is None or any(pool.capacity_of(0)[lab.gpu] != 1 for pool in lab.pools):
+                what = "generator labbench: knowledge=pairs is of nodes with one GPU"
+                raise BadInput(what, "write for instance 8xv100[gpu=1]")
+            known = SlowdownsByPool({kind: GpuPairs(pair_speeds(kind)) for kind in lab.gpus})
+            settings = replace(settings, slowdowns=known)
         kinds = " and ".join(f"{count:g} {kind}" for kind, count in lab.gpus.items())
         return Workload(
             _arrivals(self, lab, seed),
@@ -139,7 +153,7 @@ def rate(program: str, kind: str, gpus: int) -> float:
 
 
 @cache
-def pair_speeds(kind: str) -> Mapping[tuple[str, str], float]:
+def pair_speeds(kind: str) -> Speeds:
     """Map (program, beside) to the measured speed over that alone, of programs that all fit together."""
     names = list(tables()["throughputs"])
     rows = tables()["pairs"][kind]
@@ -193,6 +207,21 @@ class SharedGpus:
         if place >= len(halves):
             return 1.0
         return 1.0 / pair_speeds(placement.pool)[job.program, halves[place][1]]
+
+
+@dataclass(frozen=True)
+class GpuPairs(Slowdowns):
+    """Slow-downs of two programs on one GPU; those of which nothing is known stay alone."""
+
+    speeds: Speeds
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        if binding == PACKED or not beside:
+            return 1.0
+        return 1.0 / self.speeds[program, beside[0]]
+
+    def pressure(self, program: str) -> Pressure | None:
+        return Pressure() if (program, program) in self.speeds else None
 
 
 # -- the jobs ----------------------------------------------------------------------------------------------
@@ -250,27 +279,32 @@ def _arrivals(parameters: Labbench, lab: _Lab, seed: int) -> list[Arrival]:
         longest = parameters.median_s * LONGEST
         run_s = min(longest, parameters.median_s * float(rng.lognormal(0.0, parameters.sigma)))
         memory_mb = float(rng.uniform(1.0, MOST_GB)) * MB_PER_GB
-        speed, most = _speed(program, size, lab) if parameters.sizes != "fixed" else (None, size)
-        power = None
+        scaling, fastest = _speed(program, size, lab)
+        speed: TabulatedSpeed | None = scaling
+        units, most, gain, power = size, fastest, 1.0, None
+        if parameters.sizes == "fixed":
+            units = most = size if shares else min(parameters.times * size, fastest)
+            speed, gain = None, scaling(units, None)
         if lab.pools[0].caps_w:
             power = drawn(program, first)
             table = under_caps(program, first, lab.pools[0].caps_w[0])
-            speed = TabulatedSpeed(size, speed.by_units if speed else (1.0,), table)
+            speed = TabulatedSpeed(units, speed.by_units if speed else (1.0,), table)
             run_s *= table(None)  # the length is that of an uncapped run
         times = {kind: run_s * rate(program, first, size) / rate(program, kind, size) for kind in lab.gpus}
         gpu = 0.5 if shares else 1.0
         uncapped = speed(size, None) if speed else 1.0
         work += gpu * size / sum(count / times[kind] for kind, count in lab.gpus.items()) / uncapped
+        run_s, times = run_s / gain, {kind: whole_s / gain for kind, whole_s in times.items()}
         several, known = len(times) > 1, parameters.estimate == "exact"
         job = Job(
             number,
             0.0,
-            size,
+            units,
             run_s if known and not several else None,
             memory_mb=memory_mb,
             estimate_kind=EstimateKind.EXACT if known else EstimateKind.PREDICTED,
             stop=CHECKPOINT,
-            max_units=most if most > size else None,
+            max_units=most if most > units else None,
             malleable=parameters.sizes == "malleable",
             estimates_s=(times if known else dict.fromkeys(times, math.inf)) if several else EMPTY,
             demand=_demand(parameters, lab, gpu),

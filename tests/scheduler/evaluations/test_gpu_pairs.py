@@ -15,7 +15,6 @@ from scheduler.evaluations.gpu_pairs import (
     FILE,
     KINDS,
     KNOWLEDGE,
-    GpuPairs,
     PairCase,
     PredictedPair,
     evaluate,
@@ -25,7 +24,7 @@ from scheduler.evaluations.gpu_pairs import (
     read_pal,
     simulate,
 )
-from scheduler.workloads.generators.labbench import pair_speeds
+from scheduler.workloads.generators.labbench import GpuPairs, pair_speeds
 from tests.support.paths import SHARED_DATA
 
 pytestmark = pytest.mark.computes

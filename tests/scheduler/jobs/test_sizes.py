@@ -13,7 +13,7 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import SERIAL, Unit, tasks_on, within_memory
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.speeds import CapLine, CappedSpeed
 from tests.support.coordinator import Up
 from tests.support.scheduling.manual_engine import ManualEngine, a_job, submit
@@ -100,6 +100,19 @@ def test_speed_without_knowledge_is_amdahls_law_and_proportional_to_the_cap() ->
     assert job(spec(tasks=3)).speed is None
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_size_and_speed_on_devices_are_as_the_owner_says(moves: bool) -> None:
+    """A program that can be parked keeps the devices that it has begun on."""
+    one = spec(tasks=2, max_tasks=4, speedup={1: 1.0, 2: 2.0, 4: 3.0}, expect_s={"gpu": 60.0})
+    devices = Cluster((Pool("gpu", 8, kind="gpu"), Pool("cpu", 8, 1, kind="cpu")))
+    seen = as_job(1, 0.0, one, devices, user="me", moves=moves)
+    assert (seen.units, seen.max_units, seen.estimates_s["gpu"]) == (2, None if moves else 4, 60.0)
+    assert seen.estimate_on("gpu", 2) == 60.0
+    if not moves:
+        assert seen.estimate_on("gpu", 3) == 48.0 and seen.estimate_on("gpu", 4) == 40.0
+    assert as_job(1, 0.0, spec(tasks=2, max_tasks=4), devices, user="me").speed is None
+
+
 def test_speed_as_the_owner_says_or_as_measured() -> None:
     said = job(spec(tasks=2, max_tasks=6, speedup={1: 1.0, 2: 1.5, 4: 2.5, 6: 2.0})).speed
     assert said is not None
@@ -162,6 +175,31 @@ def test_the_policy_chooses_and_the_job_gets_it(tmp_path: Path) -> None:
         engine.end(large)
         coordinator.turn()
         assert tasks_of(coordinator, submit(coordinator, tasks=1, max_tasks=4)) == [1]
+
+
+def test_a_job_restarts_on_another_class_and_size(tmp_path: Path) -> None:
+    """It begins on two cores, and goes on on three GPUs when they are free, also after a restart."""
+    devices = Cluster((Pool("gpu", 4, kind="gpu"), Pool("cpu", 2, 1, kind="cpu")))
+    engine = ManualEngine(cluster=devices)
+    sized = {"tasks": 1, "max_tasks": 3, "speedup": {1: 1.0, 2: 2.0, 3: 2.5}, "checkpoint_signal": 10}
+    with engine.coordinator(tmp_path, "weigh,price=0") as coordinator:
+        first = submit(coordinator, tasks=4, device="gpu", expect_s={"": 100.0})
+        second = submit(coordinator, expect_s={"gpu": 60.0, "cpu": 6000.0}, **sized)
+        entry = coordinator.job_table.open(second)
+        assert entry.place == Placement("cpu", 2) and tasks_of(coordinator, second) == [2]
+        engine.wait(90.0)
+        engine.end(first)
+        coordinator.turn()
+        assert engine.asks == [(second, "checkpoint")] and entry.moves_to == Placement("gpu", 3)
+    with engine.coordinator(tmp_path, "weigh,price=0") as coordinator:
+        assert coordinator.cluster.free == {"gpu": 1, "cpu": 0}
+        engine.end(second, "checkpointed", 85)
+        coordinator.turn()
+        entry = coordinator.job_table.open(second)
+        assert (entry.place, entry.attempt) == (Placement("gpu", 3), 2) and tasks_of(coordinator, second) == [
+            3
+        ]
+        assert coordinator.cluster.free == {"gpu": 1, "cpu": 2}
 
 
 def test_parm_sizes_mpi_jobs(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     Timer,
 )
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Region, Stop
+from scheduler.model.speeds import TabulatedSpeed
 from scheduler.model.state import RuleBroken
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
@@ -38,7 +39,7 @@ from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, Simulat
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos
 from tests.support.scheduling.schedule_audit import audit, starts
-from tests.support.scheduling.worlds import WORLDS, LinearSpeed, World, run
+from tests.support.scheduling.worlds import WORLDS, LinearSpeed, World, run, sized_classes
 
 COUNTED = Cluster((Pool("node", 4),))
 TWO = Cluster((Pool("gpu", 2), Pool("cpu", 2)))
@@ -84,10 +85,12 @@ def only(outcomes: list[Outcome]) -> Outcome:
     return outcomes[0]
 
 
-@pytest.mark.parametrize("kind", WORLDS)
-def test_whatever_a_policy_does_the_books_agree_with_the_audit(kind: str) -> None:
+@pytest.mark.parametrize("kind", [*WORLDS.values(), sized_classes])
+def test_whatever_a_policy_does_the_books_agree_with_the_audit(
+    kind: Callable[[], st.SearchStrategy[World]],
+) -> None:
     @settings(max_examples=examples(150))
-    @given(WORLDS[kind](), st.integers(0, 5))
+    @given(kind(), st.integers(0, 5))
     def check(world: World, seed: int) -> None:
         outcomes, summary = run(Chaos(seed=seed), world)
         audit(world, outcomes, sum(summary.refused.values()))
@@ -318,6 +321,47 @@ def test_planned_costs_may_differ_from_actual_ones() -> None:
     )
     assert only(run(Script(say, 12.0), world)[0]).end_s == 24.0
     assert expected == [27.0]  # 14 + 6 planned restart + 7
+
+
+@pytest.mark.parametrize("goes_on", ["moves", "is stopped"])
+def test_class_and_size_change_together(goes_on: str) -> None:
+    # 1 cpu from 0; at 12 it is 12/40 done; checkpoint to 14; restart to 17. A gpu is four times as fast as a
+    # cpu, two are 1.6 times as fast as one: the other 28/40 take 28 / 4 / 1.6 s.
+    def say(view: View, event: Event) -> Iterable[Action]:
+        if isinstance(event, Submitted):
+            yield act.Start(1, Placement("cpu"))
+        if isinstance(event, Timer):
+            yield act.Migrate(1, Placement("gpu", 2)) if goes_on == "moves" else act.Suspend(1)
+        if isinstance(event, Checkpointed) and not event.resumed:
+            yield act.Resume(1, Placement("gpu", 2))
+        if isinstance(event, Started) and view.now == 17:
+            assert view.state(1).expected_end_s == pytest.approx(17 + 28 / 4 / 1.6)
+
+    arrival = migrating()
+    arrival = arrival._replace(job=replace(arrival.job, max_units=2, speed=TabulatedSpeed(1, (1.0, 1.6))))
+    outcome = only(run(Script(say, 12.0), World(TWO, (arrival,), SimulationSettings(COSTS)))[0])
+    assert outcome.end_s == pytest.approx(17 + 28 / 4 / 1.6) and outcome.migrations == 1
+
+
+@pytest.mark.parametrize(
+    ("units", "stop", "message"),
+    [
+        (3, Stop.CHECKPOINT, "the job needs 1 to 2 units, not 3"),
+        (2, Stop.PAUSE, "it ran on 1 units, and has no checkpoint"),
+    ],
+)
+def test_a_job_goes_on_only_on_as_many_units_as_it_can_use(units: int, stop: Stop, message: str) -> None:
+    def say(view: View, event: Event) -> Iterable[Action]:
+        if isinstance(event, Submitted):
+            yield act.Start(1, Placement("node"))
+        if isinstance(event, Timer):
+            yield act.Suspend(1)
+        if isinstance(event, Checkpointed):
+            yield act.Resume(1, Placement("node", units))
+
+    arrival = Arrival(Job(1, 0.0, 1, 9.0, stop=stop, max_units=2), 9.0)
+    with pytest.raises(RuleBroken, match=message):
+        run(Script(say, 3.0), World(COUNTED, (arrival,)))
 
 
 def test_what_a_pause_and_going_on_cost() -> None:

@@ -69,8 +69,7 @@ class Chaos(Policy):
         if choice < 0.6 and job.stop is Stop.CHECKPOINT:
             other = self.random.choice([p for p in view.cluster.pools if job.runs_on(p.name)])
             there = self._on(view, job, other)
-            fits = there is not None and (job.malleable or there.units == before.units)
-            return Migrate(job.id, there) if there is not None and fits else None
+            return Migrate(job.id, there) if there is not None else None
         if choice < 0.8 and pool.caps_w:
             cap = pool.caps_w[0]
             if before.cap_w is not None and before.cap_w > cap:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from hypothesis import strategies as st
 
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.interference import PressureModel, SharedNodeInterference, load_pairs
+from scheduler.model.interference import PressureModel, SharedNodeInterference, SlowdownsByPool, load_pairs
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.model.quantiles import Quantiles
 from scheduler.policies.base import Policy, View
@@ -130,6 +130,23 @@ def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
 
 
 @st.composite
+def sized_classes(draw: st.DrawFn) -> World:
+    """Two classes; jobs that are faster on more units, and with a checkpoint may change class and size."""
+    world, arrivals = draw(classes()), []
+    for arrival in world.arrivals:
+        most = arrival.job.units + draw(st.integers(0, 3))
+        job = replace(
+            arrival.job,
+            max_units=most,
+            speed=LinearSpeed(arrival.job.units, most),
+            stop=draw(st.sampled_from((Stop.CHECKPOINT, Stop.CHECKPOINT, Stop.NEVER))),
+            malleable=draw(st.booleans()),
+        )
+        arrivals.append(arrival._replace(job=job))
+    return replace(world, arrivals=tuple(arrivals))
+
+
+@st.composite
 def limited_classes(draw: st.DrawFn, most: int = 8) -> World:
     """Two classes; jobs with limits, one for all classes or for each, on both or on one, whole seconds."""
     pools = (Pool("gpu", draw(st.integers(1, 5)), 0), Pool("cpu", draw(st.integers(1, 5)), 1))
@@ -235,6 +252,29 @@ def sharing(draw: st.DrawFn, most: int = 8, exact: bool = False) -> World:
         Cluster((pool,)),
         tuple(arrivals),
         SimulationSettings(interference=SharedNodeInterference(table), slowdowns=known),
+    )
+
+
+@st.composite
+def shared_classes(draw: st.DrawFn) -> World:
+    """Two kinds of nodes, each with slow-downs of its own; jobs may move between them."""
+    world, table, arrivals = draw(sharing()), load_pairs("konishi2008"), []
+    old = replace(world.cluster.pools[0], name="old", units=draw(st.integers(1, 6)), rank=1)
+    for arrival in world.arrivals:
+        times = {"node": arrival.run_s, "old": arrival.run_s * draw(st.sampled_from((1, 2, 5)))}
+        known = arrival.job.estimate_s is not None
+        stop = draw(st.sampled_from((Stop.CHECKPOINT, Stop.CHECKPOINT, Stop.NEVER)))
+        said = times if known else dict.fromkeys(times, math.inf)
+        job = replace(arrival.job, estimate_s=None, estimates_s=said, stop=stop)
+        arrivals.append(Arrival(job, arrival.run_s, times))
+    slowdowns = SlowdownsByPool({"node": table, "old": PressureModel.fit(table)})
+    line = dict.fromkeys(("node", "old"), LinearCost(0.0, 1.0))
+    return World(
+        Cluster((*world.cluster.pools, old)),
+        tuple(arrivals),
+        SimulationSettings(
+            LinearCosts(line, line), interference=SharedNodeInterference(slowdowns), slowdowns=slowdowns
+        ),
     )
 
 

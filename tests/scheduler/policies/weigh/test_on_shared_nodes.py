@@ -12,10 +12,12 @@ from hypothesis import given, settings
 
 from profiles.errors import BadInput
 from scheduler.engines.common.projection import terms_of
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import SPREAD, PairTable, Pressure
+from scheduler.model.jobs import CHECKPOINT
 from scheduler.policies.base import Reason, View
 from scheduler.policies.registry import create
-from tests.scheduler.policies.sharing.test_sharing import FOUR, TABLE, where, world
+from tests.scheduler.policies.sharing.test_sharing import FOUR, TABLE, two_kinds, where, world
 from tests.support.amounts import examples
 from tests.support.brute.shared import least_sum_of_ends
 from tests.support.scheduling.worlds import World, run, sharing
@@ -101,6 +103,20 @@ def test_the_first_job_starts_when_all_that_waited_could_be_done(given_world: Wo
     longest = max((arrival.run_s for arrival in jobs.arrivals), default=0.0)
     for outcome in outcomes:
         assert outcome.start_s <= latest.get(outcome.job.id, outcome.start_s) + 2 * longest + 1e-3
+
+
+@pytest.mark.parametrize(("cost_s", "moves"), [(1.0, True), (1000.0, False)])
+def test_a_job_moves_to_the_better_nodes_when_they_have_room_if_that_pays(cost_s: float, moves: bool) -> None:
+    """Five wait for four places: who runs on old nodes, ten times as slow, may go on beside who is left."""
+    jobs = two_kinds("EP", "EP", "EP", "EP", "EP", old=TABLE, slower=10.0, stop=CHECKPOINT)
+    line = dict.fromkeys(("node", "old"), LinearCost(0.0, cost_s))
+    costs = LinearCosts(line, line)
+    outcomes, _ = run(create("weigh"), replace(jobs, settings=replace(jobs.settings, costs=costs)))
+    moved = [outcome for outcome in outcomes if outcome.migrations]
+    assert bool(moved) == moves
+    assert all(
+        o.segments[0].placement.pool == "old" and o.segments[-1].placement.pool == "node" for o in moved
+    )
 
 
 def test_who_waits_is_told_beside_whom_it_would_best_be() -> None:

@@ -13,14 +13,15 @@ from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import Action, Event, Start, Timer
 from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Placement, Pool
 from scheduler.model.quantiles import Quantiles, exactly
+from scheduler.model.speeds import TabulatedSpeed
 from scheduler.model.state import ClusterState
 from scheduler.policies.backfill.availability import of_running
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.policies.weigh.weigh import SOON_S, Weigh, WeighParameters
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
-from tests.support.scheduling.schedule_audit import starts
-from tests.support.scheduling.worlds import LinearSpeed, World, counted, partly_unknown, run
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import LinearSpeed, World, counted, partly_unknown, run, sized_classes
 
 ONE = Cluster((Pool("node", 3),))
 TWO = Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1)))
@@ -218,6 +219,47 @@ def test_where_a_job_moves_to_it_stays_until_its_end() -> None:
     policy = Weigh(WeighParameters(holes=False))
     policy.begin(state)
     assert policy.decide(state, Timer(0.0)) == [Start(3, Placement("cpu", 1))]
+
+
+SIZED = Cluster((Pool("gpu", 4, 0), Pool("cpu", 4, 1)))
+
+
+def grows(number: int, submit_s: float, *speeds: float, **times: float) -> Arrival:
+    """Make a job of one unit or more."""
+    one = arrival(number, submit_s, **times)
+    return one._replace(
+        job=replace(one.job, max_units=len(speeds), speed=TabulatedSpeed(1, speeds), memory_mb=0.0)
+    )
+
+
+@given(sized_classes())
+def test_jobs_that_change_class_and_size_get_what_they_need(world: World) -> None:
+    outcomes, summary = run(Weigh(WeighParameters()), world)
+    audit(world, outcomes, sum(summary.refused.values()))
+    assert run(Weigh(WeighParameters()), world)[0] == outcomes
+
+
+def test_class_and_size_are_chosen_together() -> None:
+    """On 4 GPUs a job alone is 3 times as fast; 2 GPUs of 1.9 are cheaper when jobs would wait for them."""
+    [alone] = lived(SIZED, [grows(1, 0, 1, 1.9, 2.5, 3.0, gpu=60, cpu=300)], price=0).values()
+    assert alone.segments[0].placement == Placement("gpu", 4) and alone.end_s == pytest.approx(20)
+    crowd = [grows(number, 0, 1, 1.9, 2.5, 3.0, gpu=60) for number in range(1, 9)]
+    outcomes = lived(SIZED, crowd)
+    assert {outcomes[job].segments[0].placement for job in (1, 2)} == {Placement("gpu", 2)}
+
+
+def test_a_job_changes_class_and_size_as_it_moves() -> None:
+    """The GPUs are held until 100 s. A move costs 2 s, and 3 GPUs are ten times as fast as 3 cores."""
+    line = dict.fromkeys(("gpu", "cpu"), LinearCost(0.0, 1.0))
+    first = arrival(1, 0, 4, gpu=100)
+    second = grows(2, 0, 1, 2, 2.5, gpu=60, cpu=600)
+    settings = SimulationSettings(costs=LinearCosts(line, line))
+    outcomes, _ = run(Weigh(WeighParameters(price=0.0)), World(SIZED, (first, second), settings))
+    moved = next(outcome for outcome in outcomes if outcome.job.id == 2)
+    places = [segment.placement for segment in moved.segments if segment.kind == "run"]
+    assert places == [Placement("cpu", 3), Placement("gpu", 3)]
+    left = 1 - 100 * 2.5 / 600
+    assert moved.end_s == pytest.approx(102 + left * 60 / 2.5)
 
 
 EXACT = {pool: exactly(seconds) for pool, seconds in (("gpu", 60.0), ("cpu", 120.0))}

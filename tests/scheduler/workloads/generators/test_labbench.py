@@ -76,6 +76,17 @@ def test_every_table_is_a_measured_program() -> None:
         assert job.speed(most, None) == max(job.speed(gpus, None) for gpus in range(job.units, 9))
 
 
+def test_fixed_sizes_are_multiples_of_the_least_up_to_the_fastest() -> None:
+    sized = [generate("8xv100+8xp100", f"jobs=200,{text}")[1] for text in ("sizes=moldable", "times=4")]
+    for moldable, fixed in zip(*sized, strict=True):
+        job, most = moldable.job, moldable.job.max_units or moldable.job.units
+        assert fixed.job.units == min(4 * job.units, most) and fixed.job.submit_s == job.submit_s
+        assert job.speed is not None and fixed.job.speed is None
+        for pool in ("v100", "p100"):
+            whole_s = job.estimate_on(pool, fixed.job.units)
+            assert fixed.runs_s[pool] == fixed.job.estimates_s[pool] == pytest.approx(whole_s)
+
+
 def test_caps_are_those_of_the_likest_network() -> None:
     pool = Pool("v100", 8, base_w=60.0, peak_w=250.0, caps_w=CAPS_W)
     _, arrivals = generate(Cluster((pool,), 1200.0))
