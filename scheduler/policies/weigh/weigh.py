@@ -197,8 +197,8 @@ class Weigh(Policy):
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
         self._stale = True
-        self._weighed = set[int]()  # those that wait, where sizes or caps are chosen
-        self._changed = True  # something but the queue since then
+        self._new = set[int]()  # have come since sizes or caps were chosen
+        self._changed = True  # something else since then
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
 
@@ -222,6 +222,7 @@ class Weigh(Policy):
             return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
+            self._new.add(event.job.id)
         else:
             self._changed = True
         if isinstance(event, NodeDown | NodeUp):
@@ -240,6 +241,7 @@ class Weigh(Policy):
             self._stale = False
         if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
             return self._ends_of_holes(view) or self._share(view)
+        self._new.clear()
         return self._decide(view)
 
     def prices(self) -> Mapping[str, Mapping[str, float]]:
@@ -293,9 +295,9 @@ class Weigh(Policy):
         """Decide for jobs that may have more or fewer units, or under power caps."""
         some = self._ranks(view.in_service, view)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
-        if not self._changed and waits.keys() == self._weighed:
+        if not self._changed and self._new.isdisjoint(waits):
             return []
-        self._changed, self._weighed = False, set(waits)
+        self._changed, self._new = False, set()
         states = [view.state(job_id) for job_id in waits]
         actions = self._ahead.starts(view, states, self._holes) if self._ahead is not None else None
         if actions is None:
