@@ -83,14 +83,12 @@ class RankedJobs(WaitingJobs):
         end = len(self.entries)
         self._facts[:, end - len(entries) : end] = self._rows.facts(job.id for _, job, _ in entries)
 
-    def sort(self, look: Iterable[int], limit: Limit, now: float, fairness: float) -> None:
-        """Give turns to those that may fit on these nodes now."""
+    def sort(self, look: Iterable[int], limit: Limit, weights: tuple[float, float, float]) -> None:
+        """Give turns to those that may fit on these nodes now; ``weights``: see ``index_of``."""
         self.order = np.arange(len(self.entries))
-        self.narrow(look, limit, now, begin=0)
+        self.narrow(look, limit, weights[0], begin=0)
         facts = self._facts[:, self.order]
-        ranks = self._ranks[:, self.order] = np.stack(
-            (-facts[PRIORITY], index_of(facts, now, -math.inf, fairness))
-        )
+        ranks = self._ranks[:, self.order] = np.stack((-facts[PRIORITY], index_of(facts, *weights)))
         self.order = self.order[np.lexsort(ranks[::-1])]
 
     def narrow(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> None:
@@ -163,8 +161,13 @@ class NodeWeigh(NodeEasy):
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
         facts = self.rows.facts(job.id for job in here)
-        order = np.lexsort((index_of(facts, now, -math.inf, self._parameters.fairness), -facts[PRIORITY]))
+        order = np.lexsort((index_of(facts, *self._weights(now)), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
+
+    def _weights(self, now: float) -> tuple[float, float, float]:
+        """Return what an index depends on, beside the job."""
+        first_s = next((job.submit_s for job in self.waiting.values()), math.inf)
+        return now, first_s, self._parameters.fairness
 
     def choose(self, view: View) -> list[Choice]:
         self._view = view
@@ -197,7 +200,7 @@ class NodeWeigh(NodeEasy):
             return None
         if pool not in self._sorted:
             self._sorted.add(pool)
-            table.sort(look, limit, now, self._parameters.fairness)
+            table.sort(look, limit, self._weights(now))
         turn = begin
         while turn < len(table.order):
             job = table.entries[table.order[turn]][1]

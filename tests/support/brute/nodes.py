@@ -147,9 +147,11 @@ class Simulation:
             if job.estimate_s is not None:
                 length = max(float(job.estimate_s), 1e-6)
                 share = max(job.units * d / t for d, t in zip(job.demand, total, strict=True))
-            area = length * share
+            wait, longest = second - job.submit_s, second - waiting[0].submit_s
+            old = share > 0.25 and wait > length and wait >= 0.8 * longest
+            area = length * share * (1e-9 if old else 1.0)
             new = job.submit_s == second  # those that wait already come before
-            return new, area / (1.0 + 30.0 * (second - job.submit_s) / max(length, 10.0)), job.id
+            return new, area / (1.0 + 30.0 * wait / max(length, 10.0)), job.id
 
         for job in sorted(waiting, key=index):
             if job is not self.first:

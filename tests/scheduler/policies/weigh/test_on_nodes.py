@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,6 +191,18 @@ def test_of_those_behind_the_first_job_the_smallest_dominant_area_passes_next() 
     arrivals = tuple(Arrival(job, job.estimate_s or 0.0) for job in jobs)
     begun = starts(run(create("weigh"), World(Cluster((pool,)), arrivals))[0])
     assert begun == {1: 1, 2: 11, 4: 11, 3: 16}
+
+
+@pytest.mark.parametrize(("submit_s", "run_s", "start_s"), [(3, 90, 100), (60, 90, 120), (3, 100, 120)])
+def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_and_than_it_runs_comes_next(
+    submit_s: int, run_s: int, start_s: float
+) -> None:
+    """As where units are counted: beside job 2 there is room for job 4, or for job 5, shorter and younger."""
+    pool = Pool("node", 2, resources=("cores",), capacity=(2.0,))
+    asks = (1, 0, 2, 100), (2, 1, 1, 500), (4, submit_s, 1, run_s), (5, 90, 1, 20)
+    jobs = [Job(number, at_s, tasks, length_s, demand=(2.0,)) for number, at_s, tasks, length_s in asks]
+    arrivals = tuple(Arrival(job, job.estimate_s or 0.0) for job in jobs)
+    assert starts(run(create("weigh"), World(Cluster((pool,)), arrivals))[0])[4] == start_s
 
 
 def test_a_wait_says_what_it_gains_where_and_what_others_pay() -> None:
