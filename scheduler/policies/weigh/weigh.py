@@ -196,7 +196,6 @@ class Weigh(Policy):
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
-        self._stale = True
         self._new = set[int]()  # have come since sizes or caps were chosen
         self._changed = True  # something else since then
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
@@ -226,23 +225,25 @@ class Weigh(Policy):
         else:
             self._changed = True
         if isinstance(event, NodeDown | NodeUp):
-            self._stale = True
-        elif isinstance(event, Submitted | Failed) and not self._stale:
+            self._rows.clear()
+            self._rows.sizes = self._sizes(view)
+        elif isinstance(event, Submitted | Failed):
             self._enter(view.state(event.job.id), view)
         elif isinstance(event, Finished):
             self._rows.drop(event.job.id)
         if view.upcoming is not None:
             return ()
-        if self._stale or len(self._rows) != len(view.waiting):
+        if len(self._rows) != len(view.waiting):
             self._rows.clear()
-            self._rows.sizes = self._sizes(view)
             for job_id in view.waiting:
                 self._enter(view.state(job_id), view)
-            self._stale = False
-        if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
-            return self._ends_of_holes(view) or self._share(view)
-        self._new.clear()
-        return self._decide(view)
+        share = len(self._pools) == 1 and (self._sized or view.budget_w is not None)
+        # Who runs in a hole stops first; then all is decided again.
+        actions = self._ends_of_holes(view) or (self._share(view) if share else self._decide(view))
+        for action in actions:
+            if isinstance(action, Start):
+                self._rows.drop(action.job_id)
+        return actions
 
     def prices(self) -> Mapping[str, Mapping[str, float]]:
         if self._nodes is not None:
@@ -300,20 +301,13 @@ class Weigh(Policy):
         self._changed, self._new = False, set()
         states = [view.state(job_id) for job_id in waits]
         actions = self._ahead.starts(view, states, self._holes) if self._ahead is not None else None
-        if actions is None:
-            actions = shares(view, states, self._holes, self.parameters)
-        for action in actions:
-            if isinstance(action, Start):
-                self._rows.drop(action.job_id)
-        return actions
+        return shares(view, states, self._holes, self.parameters) if actions is None else actions
 
     # -- a decision -------------------------------------------------------------------------------
 
     def _decide(self, view: View) -> list[Action]:
         left = dict(view.free)
-        stops = self._ends_of_holes(view)
-        if stops:
-            return stops  # decided again when they have stopped
+        self._new.clear()
         if max(left.values()) <= 0:
             return []
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
@@ -326,9 +320,6 @@ class Weigh(Policy):
         ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
         self._weigh(decision, ranked)
-        for action in decision.actions:
-            if isinstance(action, Start):
-                self._rows.drop(action.job_id)
         return decision.actions
 
     def _weigh(self, decision: Decision, ranked: Iterable[JobState]) -> None:
