@@ -46,6 +46,7 @@ LOADS = (0.7, 0.85, 0.95, 1.05, 1.2)
 BUDGET_W = 3850.0
 GPU_NODES = "4xv100[cores=32,memory_mb=256000,gpu=8]+8xp100[cores=32,memory_mb=256000,gpu=4]"
 SIZED = "generator:labbench,jobs={},load=0.7"
+PAIRS = "generator:labbench,jobs={},load=0.9,shared=1,knowledge=pairs"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Ground:
         cluster: as ``--cluster`` takes it; "": the machine of paper C under ``BUDGET_W``.
         workload: as ``--workload`` takes it, or the name of a log in TENBIN_DATA.
         policy, rival: specifications. goals: the figures that count there.
-        others: workloads of the rival, where its jobs have fixed sizes: those that suit it best count.
+        others: rivals by policy, cluster and workload ("": as above), of which the best counts; () the rival.
         part: jobs of each part of a log; 0: not of a log. first: the first part that is simulated.
     """
 
@@ -66,14 +67,14 @@ class Ground:
     rival: str
     policy: str = "weigh"
     goals: tuple[str, ...] = ("wait_s", "slowdown", "longest_s")
-    others: tuple[str, ...] = ()
+    others: tuple[tuple[str, str, str], ...] = ()
     part: int = 0
     first: int = 0
 
     def cases(self, number: int) -> list[WeighCase]:
         """List the simulations of a seed, or of a part of a log; the last is of ``weigh``."""
-        rivals = [WeighCase(self, self.rival, number, workload) for workload in self.others or ("",)]
-        return [*rivals, WeighCase(self, self.policy, number)]
+        rivals = self.others or ((self.rival, "", ""),)
+        return [WeighCase(self, policy, number, *on) for policy, *on in (*rivals, (self.policy, "", ""))]
 
     def machine(self) -> Cluster:
         return parse_cluster(self.cluster) if self.cluster else small_machine(budget_w=BUDGET_W)
@@ -85,7 +86,8 @@ class WeighCase(NamedTuple):
     ground: Ground
     policy: str
     number: int
-    workload: str = ""  # other than the ground's
+    cluster: str = ""  # other than the ground's, as the workload
+    workload: str = ""
 
     def __str__(self) -> str:
         return f"{self.ground.label}, {self.policy}, {self.number}"
@@ -173,7 +175,21 @@ def grounds(scale: Scale) -> list[Ground]:
             f"{SIZED.format(400 if full else 100)},sizes=moldable",
             "mctbm-priced",
             goals=("turnaround_s",),
-            others=tuple(f"{SIZED.format(400 if full else 100)},times={times}" for times in (1, 2, 4, 8)),
+            others=tuple(
+                ("mctbm-priced", "", f"{SIZED.format(400 if full else 100)},times={times}")
+                for times in (1, 2, 4, 8)
+            ),
+        ),
+        Ground(
+            "V100, P100, pairs",
+            "8xv100[gpu=1]+8xp100[gpu=1]",
+            PAIRS.format(200 if full else 60),
+            "match, or mctbm-priced without sharing",
+            goals=("turnaround_s", "makespan_s"),
+            others=(
+                ("match", "", ""),
+                ("mctbm-priced", "8xv100+8xp100", PAIRS.format(200 if full else 60).rpartition(",")[0]),
+            ),
         ),
         Ground("nodes, GPUs", GPU_NODES, "generator:labbench,jobs=1000,load=0.95", "easy"),
         *([Ground("E, a week", "9216", "generator:k-mix,mix=1", "easy")] if full else []),
@@ -219,10 +235,10 @@ def _columns(
     ground: Ground, figures: Mapping[WeighCase, WeighFigures]
 ) -> tuple[list[WeighFigures], list[WeighFigures]]:
     """Return the figures of the rival on the workload that suits it best, and of ``weigh``."""
-    columns: dict[tuple[str, str], list[WeighFigures]] = {}
+    columns: dict[tuple[str, str, str], list[WeighFigures]] = {}
     for case, its in figures.items():
         if case.ground == ground:
-            columns.setdefault((case.policy, case.workload), []).append(its)
+            columns.setdefault((case.policy, case.cluster, case.workload), []).append(its)
     *rivals, own = columns.values()
     return min(rivals, key=lambda rival: sum(getattr(its, ground.goals[0]) for its in rival)), own
 
@@ -230,7 +246,7 @@ def _columns(
 def simulate(case: WeighCase) -> WeighFigures:
     """Run one case."""
     ground, number = case.ground, case.number
-    cluster = ground.machine()
+    cluster = parse_cluster(case.cluster) if case.cluster else ground.machine()
     of_log = bool(ground.part)
     source = str(path_of(ground.workload)) if of_log else case.workload or ground.workload
     workload = load(source, cluster, 0 if of_log else FRESH + number)

@@ -497,7 +497,7 @@ class Market:
 
         There a job is much of the work: what is a good partner now may be lacking behind it.
         """
-        few = max(len(self.view.waiting), len(work)) <= PARTNERS
+        few = max(len(self.view.waiting), len(work)) <= PARTNERS and len(self.view.cluster.pools) == 1
         one_s = sum(work.values()) / max(len(self.view.waiting), 1)
         works = [{**work, program: work[program] + one_s} for program in work] if few else [work]
         worths = [least_time(of, self.places.slowdowns, self._most, parts)[1] for of in works]

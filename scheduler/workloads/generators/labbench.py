@@ -67,7 +67,7 @@ class Labbench:
         median_s, sigma: of the run times.
         sizes: "fixed"; "moldable" or "malleable": up to the fastest number of GPUs (counted classes).
         times: fixed sizes are so many times what a job needs at least, up to the fastest number.
-        shared: share of the jobs of one GPU that take half of one (nodes).
+        shared: share of the jobs of one GPU that take half of one; all of it where GPUs are counted.
         knowledge: of what sharing a GPU costs: policies know the "pairs" (nodes of one GPU), or "nothing".
         cores, memory_gb: that a job takes for each GPU (nodes that have them).
         cost_s_per_gb: of a checkpoint and a restart together.
@@ -107,10 +107,6 @@ class Labbench:
         if self.sizes != "fixed" and lab.gpu is not None:
             raise BadInput(
                 f"generator labbench: sizes={self.sizes} needs counted GPUs", "write for instance 16xv100"
-            )
-        if self.shared and lab.gpu is None:
-            raise BadInput(
-                "generator labbench: counted GPUs are not shared", "write for instance 4xv100[cores=32,gpu=4]"
             )
         slope = self.cost_s_per_gb / MB_PER_GB
         costs = LinearCosts(

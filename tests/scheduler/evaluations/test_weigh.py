@@ -60,6 +60,17 @@ def test_figures_are_the_simulators_on_a_fresh_seed() -> None:
     assert figures.makespan_s == totals.makespan_s and 0 <= figures.decision_s <= figures.longest_decision_s
 
 
+def test_of_several_rivals_the_best_counts() -> None:
+    """The one with the lower load."""
+    loads = [f"generator:lublin,jobs=200,load={load}" for load in (1.5, 0.7)]
+    others = tuple(("fcfs", "64", load) for load in loads)
+    ground = Ground("model", "64", loads[0], "fcfs", "easy", ("wait_s",), others)
+    figures = {case: simulate(case) for number in (1, 2) for case in ground.cases(number)}
+    rival, own = weigh._columns(ground, figures)
+    assert rival == [figures[WeighCase(ground, "fcfs", number, "64", loads[1])] for number in (1, 2)]
+    assert own == [figures[WeighCase(ground, "easy", number)] for number in (1, 2)]
+
+
 def test_changes_are_paired() -> None:
     def figures(wait_s: float) -> WeighFigures:
         return WeighFigures(wait_s, 1, 1, 1, 1, decision_s=0, longest_decision_s=0)

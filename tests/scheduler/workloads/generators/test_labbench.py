@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import tenbin
 from profiles.errors import BadInput
 from scheduler.model.clusters import parse_cluster
+from scheduler.model.interference import PACKED, SPREAD
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.model.speeds import TabulatedSpeed
 from scheduler.policies.registry import create
@@ -133,6 +135,16 @@ def test_two_jobs_share_a_gpu() -> None:
     assert slowed(c, place, [(a, place), (b, place)]) == 1.0
 
 
+def test_pairs_of_each_kind_are_known_and_counted_gpus_have_the_same_jobs() -> None:
+    workload, arrivals = generate("8xv100[gpu=1]+8xp100[gpu=1]", "jobs=200,shared=1,knowledge=pairs")
+    for kind in ("v100", "p100"):
+        speeds, known = pair_speeds(kind), workload.settings.slowdowns.on(kind)
+        for a, b in list(speeds)[:50]:
+            assert known.factor(a, SPREAD, (b,)) == 1 / speeds[a, b] and known.factor(a, PACKED, (b,)) == 1
+    _, counted = generate("8xv100+8xp100", "jobs=200,shared=1")
+    assert [a._replace(job=replace(a.job, demand=())) for a in arrivals] == counted
+
+
 @pytest.mark.parametrize(
     ("policy", "cluster", "more"),
     [
@@ -141,6 +153,9 @@ def test_two_jobs_share_a_gpu() -> None:
         ("weigh", "16xv100+16xp100", "estimate=none"),
         ("mctbm-priced", "16xv100+16xp100", "load=1"),
         ("weigh", "16xv100", "sizes=malleable"),
+        ("weigh", "8xv100+8xp100", "sizes=moldable"),
+        ("weigh", "8xv100[gpu=1]+8xp100[gpu=1]", "shared=1,knowledge=pairs"),
+        ("match", "8xv100[gpu=1]+8xp100[gpu=1]", "shared=1,knowledge=pairs"),
     ],
 )
 def test_all_jobs_end(policy: str, cluster: str, more: str) -> None:
@@ -160,7 +175,8 @@ def test_simulate_knows_it() -> None:
     [
         ("16xnode", "jobs=9", "classes node"),
         ("4xv100[cores=4]", "jobs=9", "nodes without GPUs"),
-        ("16xv100", "shared=0.5", "counted GPUs are not shared"),
+        (NODES, "shared=1,knowledge=pairs", "is of nodes with one GPU"),
+        ("16xv100", "times=0", "times must be at least 1"),
         ("4xv100[gpu=4]", "sizes=moldable", "needs counted GPUs"),
         ("16xv100", "jobs=1", "at least 2"),
         ("16xv100", "load=0", "above 0"),
