@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from agent.attempts.folder import Attempt
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.engines.common.supervisor_orders import Files, Orders
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import SERIAL, Unit, tasks_on, within_memory
 from scheduler.jobs.specs import JobSpec
@@ -196,9 +198,11 @@ def test_a_job_restarts_on_another_class_and_size(tmp_path: Path) -> None:
         engine.end(second, "checkpointed", 85)
         coordinator.turn()
         entry = coordinator.job_table.open(second)
-        assert (entry.place, entry.attempt) == (Placement("gpu", 3), 2) and tasks_of(coordinator, second) == [
-            3
-        ]
+        assert entry.place == Placement("gpu", 3) and tasks_of(coordinator, second) == [3]
+        entry.devices = (0, 1, 2)
+        files = Files(tmp_path, tmp_path / "out", tmp_path / "err")
+        order = Orders(tmp_path, Unit(), {}).order(entry, {}, Attempt(tmp_path), "", files=files)
+        assert (order.attempt, order.environment["TENBIN_TASKS"]) == (2, "3")
         assert coordinator.cluster.free == {"gpu": 1, "cpu": 2}
 
 
