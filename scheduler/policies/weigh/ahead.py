@@ -23,6 +23,7 @@ from scheduler.model.events import Action, Start
 from scheduler.model.jobs import JobState, counted
 from scheduler.policies.base import View
 from scheduler.policies.weigh.malleable import Machine
+from scheduler.policies.weigh.waiting import believed_end, left_s
 
 STEPS_A_JOB, STEPS = 30, 8000  # of the search; the second over the number of jobs
 MEAN, LITTLE = 0.3, 0.004  # weights of the mean end, and of a second of the whole machine
@@ -47,41 +48,39 @@ class Ahead:
         self._until_s = math.inf  # others may pass the first
 
     def starts(
-        self, view: View, lefts: Sequence[tuple[JobState, float]], ends: Sequence[tuple[float, int]]
+        self, view: View, waits: Sequence[JobState], holes: Mapping[int, float]
     ) -> list[Action] | None:
-        """Return who starts now; None: this cannot be planned.
-
-        Args:
-            lefts: jobs that wait, and their believed run times at their least size.
-            ends: when those that run are believed to end, and their units.
-        """
-        pool = view.cluster.pools[0]
-        plain = view.budget_w is None and not pool.caps_w and not view.suspended
-        if (
-            not plain
-            or len(lefts) < len(view.waiting)
-            or len({state.job.priority for state, _ in lefts}) != 1
-        ):
-            return None
-        if any(state.job.malleable or state.job.reference_s(pool.name) == math.inf for state, _ in lefts):
+        """Return who of those that wait starts now; None: this cannot be planned."""
+        pool, jobs = view.cluster.pools[0], [state.job for state in waits]
+        able = (
+            0 < len(jobs) == len(view.waiting)
+            and view.free[pool.name] > 0
+            and view.budget_w is None
+            and not pool.caps_w
+            and not view.suspended
+            and len({job.priority for job in jobs}) == 1
+            and not any(job.malleable or job.reference_s(pool.name) == math.inf for job in jobs)
+        )
+        if not able:
             return None
         machine = Machine(pool, view.in_service[pool.name], math.inf, self._joule_s)
         sizes = {}
-        for state, left in lefts:
-            ways = machine.claim(state, left, math.inf).ways.all
+        for state in waits:
+            left = left_s(state, view.now, pool.name)
             sizes[state.job.id] = [
                 Size(
                     way.units,
                     left / way.speed,
                     left * (way.own_s - 1.0 / way.speed) + LITTLE * way.share * left / way.speed,
                 )
-                for way in ways
+                for way in machine.claim(state, left, math.inf).ways.all
                 if way.units <= machine.units
             ]
         if not all(sizes.values()):
             return None
-        running = [(end - view.now, units) for end, units in ends]
-        plan = _Plan(running, view.free[pool.name])
+        running = view.running.values()
+        ends = [(believed_end(state, view, holes) - view.now, state.place.units) for state in running]
+        plan = _Plan(ends, view.free[pool.name])
         end_s = self._search(plan, sizes)
         if end_s == math.inf:
             return None

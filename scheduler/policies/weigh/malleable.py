@@ -16,9 +16,9 @@ The *own cost* of a way is what a second of work costs the job itself: (1 + pric
 that is free, which is the job's own end, its energy, and what the jobs behind it wait for its share. What is
 left over goes to the jobs in that order, where their own cost falls.
 
-**Makespan**: shares go where they are worth most, by (time left + wait) ^ 0.5 / own cost for each share,
-along the concave hull over share, so that long jobs do not come last and alone (after ``parm``, whose program
-this answers greedily).
+**Makespan**: the same for jobs in the order of their weights, (time left + wait) ^ 0.5, where who is behind
+counts by its weight over the job's own; so long jobs do not come last and alone. (The program is that of
+``parm``, which is answered greedily here.)
 
 **Reservation**: while the oldest job does not fit beside what runs, it has room from when enough units and
 watts will have come back: malleable jobs can give back all but their least. Others start where they end
@@ -32,9 +32,9 @@ until then.
 is below its own index (costs at their 90 % quantile, times left as believed: at the quantiles of both
 half as many give way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
 not: a stopped job soon has the lower index, so two do not take turns for long. Such a job also starts
-before the oldest if that would give way to it at once. Of several the one that stops soonest gives way
-first. One at a time has its room made; it holds the reservation until the others have stopped. Who waits
-asks again when it has waited for about twice as long, or when a restart is over.
+before the oldest if that would give way to it at once. One at a time has its room made; it holds the
+reservation until the others have stopped. Who waits asks again when it has waited for about twice as long,
+or when a restart is over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -167,12 +166,10 @@ class Machine:
         """Tell if there is room for a way in place of another, now and beside the reservation."""
         if way.units - held.units > self.free or way.watts - held.watts > self.free_w:
             return False
-        if self.begins_s == math.inf:
-            return True
         units, watts = self._then(claim, way, held)
         return units <= self.then and watts <= self.then_w
 
-    def improve(self, claim: Claim, held: dict[int, Way], behind: int = 0) -> None:
+    def improve(self, claim: Claim, held: dict[int, Way], behind: float = 0.0) -> None:
         """Give a job the way of least cost for which there is room, with so many jobs behind."""
         ways, least, columns = claim.ways.all, claim.ways.least, claim.ways.columns
         has = held.get(claim.state.job.id, NOTHING)
@@ -203,7 +200,7 @@ class Machine:
     def _then(self, claim: Claim, way: Way, held: Way) -> tuple[int, float]:
         """Return what a job takes more, at the lowest cap, when the reservation begins."""
         units, watts = 0, 0.0
-        for sign, taken in ((1, way), (-1, held)):
+        for sign, taken in ((1, way), (-1, held)) if self.begins_s < math.inf else ():
             if taken.units and claim.ends_s(taken) > self.begins_s:
                 units += sign * claim.floor(taken).units
                 watts += sign * claim.floor(taken).low_w
@@ -306,8 +303,7 @@ def shares(
         claims.append(machine.claim(state, left_s(state, now, pool.name) + restart_s))
     turns = Turns(view, machine, parameters, holes)
     more = turns.take(claims, fixed, held)
-    makespan = parameters.aim == "makespan"
-    ranked = _for_makespan(machine, claims, held, now) if makespan else turns.for_turnaround(claims, held)
+    ranked = turns.give_ways(claims, held)
     if parameters.holes and machine.begins_s < math.inf:
         more += turns.fill_holes(ranked, held)
     for claim in ranked:
@@ -366,9 +362,8 @@ class Turns:
         first = {next(iter(self.view.waiting), None), *self.view.suspended}
         heads = [claim for claim in queue if claim.state.job.id in first]
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.since_s), default=None)
-        able = [claim for claim in running if claim.state.job.stop is CHECKPOINT]
-        able.sort(key=lambda claim: self.lost(claim, 1.0))
-        able = [claim for claim in fixed if claim.state.stage is STOPPING] + able
+        able = [claim for claim in fixed if claim.state.stage is STOPPING]
+        able += [claim for claim in running if claim.state.job.stop is CHECKPOINT]
         leaving = [*running, *fixed]
 
         def turn(claim: Claim) -> int:
@@ -403,10 +398,20 @@ class Turns:
                 stops.append(other)
         return stops if self.machine.has(claim, claim.ways.least, room) else []
 
-    def for_turnaround(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
+    def give_ways(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
+        """Give each job its way in turn, and return them in that order."""
+        weights = dict.fromkeys((claim.state.job.id for claim in claims), 1.0)
         ranked = sorted(claims, key=self.rank)
-        for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
-            self.machine.improve(claim, held, behind)
+        if self.parameters.aim == "makespan":
+            for claim in claims:
+                whole_s = claim.left_s + self.view.now - claim.state.job.submit_s
+                weights[claim.state.job.id] = whole_s**PATIENCE
+            ranked = sorted(claims, key=lambda claim: -weights[claim.state.job.id])
+        behind = sum(weights.values())
+        for claim in ranked:
+            weight = weights[claim.state.job.id]
+            behind -= weight
+            self.machine.improve(claim, held, behind / weight)
         return ranked
 
     def fill_holes(self, ranked: list[Claim], held: dict[int, Way]) -> Iterator[WakeAt]:
@@ -436,48 +441,3 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
     return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0, 0, (0, 0.0)), end_s)
-
-
-def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> list[Claim]:
-    steps: list[tuple[float, int, int]] = []  # (-worth for each share, claim, place in its hull)
-    hulls = [_hull(claim.ways.all) for claim in claims]
-    weights = [(claim.left_s + now - claim.state.job.submit_s) ** PATIENCE for claim in claims]
-
-    def step(number: int, place: int) -> None:
-        hull = hulls[number]
-        before = hull[place - 1] if place else NOTHING
-        if place < len(hull):
-            gain = (1 / hull[place].own_s - 1 / before.own_s) / max(hull[place].share - before.share, 1e-12)
-            heappush(steps, (-weights[number] * gain, number, place))
-
-    for number in range(len(claims)):
-        step(number, 0)
-    while steps:
-        _, number, place = heappop(steps)
-        claim, way = claims[number], hulls[number][place]
-        has = held.get(claim.state.job.id, NOTHING)
-        if way.own_s < has.own_s:
-            if not machine.has(claim, way, has):  # a long step, of a job that scales well: what fits of it
-                machine.improve(claim, held)
-                continue
-            held[claim.state.job.id] = machine.take(claim, way, has)
-        step(number, place + 1)
-    order = sorted(range(len(claims)), key=lambda number: -weights[number])
-    return [claims[number] for number in order]
-
-
-def _hull(ways: Sequence[Way]) -> list[Way]:
-    """Return the upper concave hull of work for a second's cost over share, from nothing."""
-    hull: list[Way] = []
-    for way in ways:
-        if hull and way.own_s >= hull[-1].own_s:
-            continue
-        while hull:
-            before = hull[-2] if len(hull) > 1 else NOTHING
-            last = hull[-1]
-            gain, more = 1 / last.own_s - 1 / before.own_s, 1 / way.own_s - 1 / before.own_s
-            if gain * (way.share - before.share) > more * (last.share - before.share):
-                break
-            hull.pop()
-        hull.append(way)
-    return hull

@@ -26,6 +26,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from profiles.quantities import duration
 from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
 from scheduler.policies.backfill.conservative import awaited
@@ -321,7 +322,7 @@ class NodeWeigh(NodeEasy):
             later_s = at_s + other_way.estimate_on(other) - start_s - way.estimate_on(pool)
             if math.isfinite(later_s) and abs(later_s) >= 1:
                 how = "later" if later_s > 0 else "earlier"
-                sentence += f"; on {other} it would end {_span(abs(later_s))} {how} than on {pool}"
+                sentence += f"; on {other} it would end {duration(abs(later_s))} {how} than on {pool}"
         prices = self._price_of(way, pool) if self._priced else ()
         return Reason("; ".join((sentence, *prices)), expected_s)
 
@@ -333,13 +334,6 @@ class NodeWeigh(NodeEasy):
         price = self.prices()[pool][resource] * quantity
         name = resource_text(resource, quantity)
         return [f"an hour of {name} costs others {price:.2g} h of waiting"] if price else []
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _length(job: Job, pool: str) -> float:

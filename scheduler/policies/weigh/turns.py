@@ -10,9 +10,9 @@ the hope that it ends in this second, times how much its wait has lengthened it.
 
 **Who gives way**: where an open job, or the first of the queue, fits nowhere, open jobs on one node give way
 to it if its worth, its time left made longer by their stops and restarts, is above ``GAIN`` times the sum of
-theirs. Of the ``PROBED`` nodes of which is asked least, by all that run or are stopped there, that one is
-taken on which this sum is least. A paused job goes on where it is. So a new job displaces who has run long,
-and who was stopped is worth more and more while it waits, until it has its turn.
+theirs. Of the ``PROBED`` nodes on which most is free that one is taken on which this sum is least. A paused
+job goes on where it is. So a new job displaces who has run long, and who was stopped is worth more and more
+while it waits, until it has its turn.
 
 **Bound**: a job gives way only if it has run for ``SPARE_S``, and for ``COSTS`` times as long as a stop and a
 restart take, for each stop that it has had. A stopped job, or an open first, may wait for those who do not:
@@ -38,10 +38,8 @@ from scheduler.model.jobs import CHECKPOINT, PAUSE, STOPPING, Job, JobState, Pla
 from scheduler.policies.backfill.on_nodes import (
     OPEN,
     ROOM,
-    TINY,
     Choice,
     Limit,
-    Matrix,
     Places,
     Vector,
     covers,
@@ -169,19 +167,17 @@ class NodeTurns(NodeWeigh):
         """Let jobs start and go on for which others give way, those of most worth first."""
         first = next(iter(self.waiting.values()), None)
         asks = [view.state(job_id) for job_id in self._open]
-        self._head = first.id if first is not None and first.id in self._open else -1
-        self._binds: Job | None = None  # the first, if its reservation binds open jobs
-        if first is not None and first.id not in self._open:
-            self._binds = first
-            if first.units == 1 and not first.alternatives:
-                asks.append(view.state(first.id))
+        opens = first is not None and first.id in self._open
+        self._head = first if opens else None
+        self._binds = None if opens else first  # its reservation binds open jobs
+        if self._binds is not None and self._binds.units == 1 and not self._binds.alternatives:
+            asks.append(view.state(self._binds.id))
         for state in view.suspended.values():
             if self._looks or state.job.stop is CHECKPOINT or _spot(state.place) in self._touched:
                 asks.append(state)
         ranks = [(-state.job.priority, -self._worth(state, view), state.job.id) for state in asks]
         self._limits_now = self._limits or {}
         self._crowds = dict[Spot, list[Neighbour]]()
-        self._load: dict[str, Matrix] = {}
         actions: list[Action] = []
         refused: list[Vector] = []
         for place in sorted(range(len(asks)), key=ranks.__getitem__)[: self._parameters.depth]:
@@ -229,7 +225,7 @@ class NodeTurns(NodeWeigh):
         best = min((self._swap(state, spot, view) for spot in spots), key=itemgetter(0), default=NONE)
         if best.worth < math.inf:
             return self._displace(state, best, view)
-        if self._looks and not self._kept and (job.id in view.suspended or job.id == self._head):
+        if self._looks and not self._kept and (job.id in view.suspended or job is self._head):
             left, wait = self._times(state, view)
             for spot in spots if wait > left else ():
                 if all(other.left_s < wait for other in self._crowds[spot]):
@@ -263,25 +259,14 @@ class NodeTurns(NodeWeigh):
         return self._limits_now.get(pool, OPEN) if binds else OPEN
 
     def _probed(self, job: Job, pools: Iterable[str], view: View) -> list[Spot]:
-        """List the nodes of which is asked least, of those that could hold a job."""
-        self._load = self._load or self._loads(view)
-        loads: list[tuple[float, Spot]] = []
+        """List the nodes on which most is free, of those that could hold a job."""
+        rooms: list[tuple[float, Spot]] = []
         for pool in pools:
-            there = view.nodes[pool]
+            there, free = view.nodes[pool], self.nodes[pool].fullness
             able = np.flatnonzero((there.capacity >= np.subtract(job.demand, ROOM)).all(axis=1) & there.up)
-            load = self._load[pool][able]
-            least = np.argsort(load, kind="stable")[:PROBED]
-            loads += zip(load[least].tolist(), ((pool, node) for node in able[least].tolist()), strict=True)
-        return [spot for _, spot in sorted(loads)[:PROBED]]
-
-    def _loads(self, view: View) -> dict[str, Matrix]:
-        """Return what those ask for that run or are stopped on each node, as shares of what it has."""
-        taken = {pool: view.nodes[pool].capacity.T - there.columns for pool, there in self.nodes.items()}
-        for state in view.suspended.values():
-            pool, node = _spot(state.place)
-            taken[pool][:, node] += state.job.demand
-        sizes = {pool: np.maximum(view.nodes[pool].capacity.T, TINY) for pool in taken}
-        return {pool: (amounts / sizes[pool]).max(axis=0) for pool, amounts in taken.items()}
+            most = able[np.argsort(-free[able], kind="stable")[:PROBED]].tolist()
+            rooms += [(-free[node], (pool, node)) for node in most]
+        return [spot for _, spot in sorted(rooms)[:PROBED]]
 
     def _left_for(self, job: Job, spot: Spot, view: View) -> Sequence[float]:
         """Return what is free for a job on a node."""

@@ -58,6 +58,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -114,10 +115,10 @@ from scheduler.policies.weigh.waiting import (
 
 
 class Candidate(NamedTuple):
-    """A way to run what is left of a job; ``on_the_way``: a class on which it runs until ``start_s``.
+    """A way to run what is left of a job (``state``); the order is that of the first five fields.
 
-    The order is that of the costs; ``waits`` comes first, for jobs whose end is not known. ``way``: its place
-    in ``ways_of``.
+    Attributes:
+        waits: for units, of a job whose end is not known. on_the_way: a class on which it runs until then.
     """
 
     waits: bool
@@ -125,8 +126,8 @@ class Candidate(NamedTuple):
     start_s: float
     end_s: float
     pool: str
+    state: JobState
     on_the_way: str = ""
-    way: int = 0
 
 
 def ways_of(state: JobState, several: bool) -> list[JobState]:
@@ -195,7 +196,8 @@ class Weigh(Policy):
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
-        self._stale = True
+        self._new = set[int]()  # have come since sizes or caps were chosen
+        self._changed = True  # something else since then
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
 
@@ -219,23 +221,29 @@ class Weigh(Policy):
             return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
+            self._new.add(event.job.id)
+        else:
+            self._changed = True
         if isinstance(event, NodeDown | NodeUp):
-            self._stale = True
-        elif isinstance(event, Submitted | Failed) and not self._stale:
+            self._rows.clear()
+            self._rows.sizes = self._sizes(view)
+        elif isinstance(event, Submitted | Failed):
             self._enter(view.state(event.job.id), view)
         elif isinstance(event, Finished):
             self._rows.drop(event.job.id)
         if view.upcoming is not None:
             return ()
-        if self._stale or len(self._rows) != len(view.waiting):
+        if len(self._rows) != len(view.waiting):
             self._rows.clear()
-            self._rows.sizes = self._sizes(view)
             for job_id in view.waiting:
                 self._enter(view.state(job_id), view)
-            self._stale = False
-        if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
-            return self._ends_of_holes(view) or self._share(view)
-        return self._decide(view)
+        share = len(self._pools) == 1 and (self._sized or view.budget_w is not None)
+        # Who runs in a hole stops first; then all is decided again.
+        actions = self._ends_of_holes(view) or (self._share(view) if share else self._decide(view))
+        for action in actions:
+            if isinstance(action, Start):
+                self._rows.drop(action.job_id)
+        return actions
 
     def prices(self) -> Mapping[str, Mapping[str, float]]:
         if self._nodes is not None:
@@ -288,70 +296,45 @@ class Weigh(Policy):
         """Decide for jobs that may have more or fewer units, or under power caps."""
         some = self._ranks(view.in_service, view)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
+        if not self._changed and self._new.isdisjoint(waits):
+            return []
+        self._changed, self._new = False, set()
         states = [view.state(job_id) for job_id in waits]
-        actions = self._planned(view, states)
-        if actions is None:
-            actions = shares(view, states, self._holes, self.parameters)
-        for action in actions:
-            if isinstance(action, Start):
-                self._rows.drop(action.job_id)
-        return actions
-
-    def _planned(self, view: View, waits: Sequence[JobState]) -> list[Action] | None:
-        """Start who is the next in a plan for the makespan; None: there is none."""
-        pool = self._pools[0]
-        if self._ahead is None or not waits or view.free[pool] <= 0:
-            return None
-        lefts = [(state, left_s(state, view.now, pool)) for state in waits]
-        running = view.running.values()
-        ends = [(believed_end(state, view, self._holes), state.place.units) for state in running]
-        return self._ahead.starts(view, lefts, ends)
+        actions = self._ahead.starts(view, states, self._holes) if self._ahead is not None else None
+        return shares(view, states, self._holes, self.parameters) if actions is None else actions
 
     # -- a decision -------------------------------------------------------------------------------
 
     def _decide(self, view: View) -> list[Action]:
         left = dict(view.free)
-        stops = self._ends_of_holes(view)
-        if stops:
-            return stops  # decided again when they have stopped
+        self._new.clear()
         if max(left.values()) <= 0:
             return []
-        first = next(iter(view.waiting.values()), None)
-        if first and not first.alternatives and left == {self._pools[0]: first.units}:  # often so
-            self._rows.drop(first.id)
-            return [Start(first.id, counted(self._pools[0], first.units))]
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
         ranked = self._ranked(view, left, movers)
         if not ranked:
             return []
-        more = [(state.job, lengths_of(state, view, self._pools)) for state in movers]
-        self._rows.form_prices(self.parameters.price, more)
+        self._rows.form_prices(self.parameters.price)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
         self._weigh(decision, ranked)
-        for action in decision.actions:
-            if isinstance(action, Start):
-                self._rows.drop(action.job_id)
         return decision.actions
 
     def _weigh(self, decision: Decision, ranked: Iterable[JobState]) -> None:
         """Start, move or reserve for the jobs in their order."""
         view, left, reserved = decision.view, decision.left, set[str]()
         waits: list[JobState] = []
-        for state in ranked:
-            job = state.job
+        for ranks in ranked:
             if max(left.values()) <= 0:
                 return
-            if job.id in view.running:
-                decision.move(state)
+            if ranks.job.id in view.running:
+                decision.move(ranks)
                 continue
-            best = decision.best(state)
+            best = decision.best(ranks)
             if best is None:
                 continue
-            ways = ways_of(state, len(self._pools) > 1)
-            state = ways[best.way]  # noqa: PLW2901 (as it is to run)
-            job = state.job
+            state = best.state
             if best.start_s <= view.now:
                 decision.start(state, best.pool, best.end_s)
                 continue
@@ -359,17 +342,15 @@ class Weigh(Policy):
                 if best.start_s == math.inf:
                     return
                 reserved.add(best.pool)
-                best = decision.on_the_way(ways, best)
-                decision.reserve(best.pool, best.start_s, best.end_s, job.units)
+                best = decision.on_the_way(ranks, best)
+                decision.reserve(best.pool, best.start_s, best.end_s, state.job.units)
                 if best.on_the_way:
-                    decision.start(ways[best.way], best.on_the_way, best.start_s)
+                    decision.start(best.state, best.on_the_way, best.start_s)
                     continue
-            if job.stop is CHECKPOINT:
+            if state.job.stop is CHECKPOINT:
                 waits.append(state)
         for state in waits if self.parameters.holes else ():
-            until = decision.fill_hole(state)
-            if until is not None:
-                self._holes[state.job.id] = until
+            decision.fill_hole(state, self._holes)
 
     def _ends_of_holes(self, view: View) -> list[Action]:
         """Stop who runs in a hole that ends, if somebody waits for the units."""
@@ -480,7 +461,7 @@ class Decision:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for number, way in enumerate(ways_of(state, len(self.plans) > 1)):
+        for way in ways_of(state, len(self.plans) > 1):
             job = way.job
             for pool in self.plans:
                 if self._may(way, pool):
@@ -491,8 +472,8 @@ class Decision:
                     end = instant(start + held_s)
                     cost = end - now + self.prices[pool] * job.units * length
                     waits = start > now and job.reference_s(pool) == math.inf
-                    candidates.append(Candidate(waits, cost, start, end, pool, way=number))
-        return min(candidates, default=None)
+                    candidates.append(Candidate(waits, cost, start, end, pool, way))
+        return min(candidates, key=itemgetter(slice(5)), default=None)
 
     def _may(self, state: JobState, pool: str) -> bool:
         job = state.job
@@ -504,12 +485,12 @@ class Decision:
         """Tell if the end of a job may be believed: on one class not where its run time is unknown."""
         return len(self.plans) > 1 or job.reference_s(pool) < math.inf
 
-    def on_the_way(self, ways: Sequence[JobState], best: Candidate) -> Candidate:
+    def on_the_way(self, ranks: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
-        state, now, costs, most, found = ways[best.way], self.view.now, self.view.costs, 0.0, best
+        state, now, costs, most, found = best.state, self.view.now, self.view.costs, 0.0, best
         job, prices = state.job, self.prices
-        able = product(enumerate(ways), self.plans) if job.stop is CHECKPOINT else ()
-        for (number, way), pool in able:
+        able = product(ways_of(ranks, True), self.plans) if job.stop is CHECKPOINT else ()
+        for way, pool in able:
             units = way.job.units
             if pool == best.pool or not job.runs_on(pool) or self.left[pool] < units:
                 continue
@@ -523,7 +504,7 @@ class Decision:
             taken = prices[pool] * units * (best.start_s - now) - prices[best.pool] * job.units * saved
             if saved - taken > most:
                 most = saved - taken
-                found = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, way=number)
+                found = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, state=way)
         return found
 
     def move(self, state: JobState) -> None:
@@ -564,11 +545,11 @@ class Decision:
         kind = Resume if job.id in self.view.suspended else Start
         self.actions.append(kind(job.id, counted(pool, job.units, job.alternative)))
 
-    def fill_hole(self, state: JobState) -> float | None:
-        """Start the job in units that are free until a reservation begins, and return when that is.
+    def fill_hole(self, state: JobState, holes: dict[int, float]) -> None:
+        """Start the job in units that are free until a reservation begins, and enter when that is.
 
-        Of several the class on which it gets most done, less what its stop and restart cost; None: on none
-        that is worth while.
+        Of several the class on which it gets most done, less what its stop and restart cost, if it is worth
+        while on one.
         """
         job, now, costs = state.job, self.view.now, self.view.costs
         best, where, until_s = -1.0, "", math.inf
@@ -583,8 +564,7 @@ class Decision:
             works = until - now - stop - (restart if state.placement else 0.0)
             if works < length and works > 2 * costs.move_s(job, pool, pool).high and works / length > best:
                 best, where, until_s = works / length, pool, until
-        if not where:
-            return None
-        self.start(state, where, until_s)
-        self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
-        return until_s
+        if where:
+            self.start(state, where, until_s)
+            self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
+            holes[job.id] = until_s

@@ -218,23 +218,6 @@ def test_who_waits_for_many_times_its_length_is_let_in_without_another_event() -
     assert long.preemptions == 1 and 100 + 4000 < short.start_s < 100 + 4000 + 60
 
 
-def test_of_those_that_may_give_way_the_one_that_stops_soonest_does() -> None:
-    """The longer one loses the smaller part of its time, but the short one would wait longer for it."""
-    pool, cost = Pool("node", 2, base_w=100.0), {"node": LinearCost(0.01, 0.0)}
-    exact = EstimateKind.EXACT
-    made = [
-        Job(number, at, 1, run_s, memory_mb=memory_mb, estimate_kind=exact, stop=CHECKPOINT)
-        for number, at, run_s, memory_mb in ((1, 0.0, 1e5, 2e3), (2, 0.0, 1e4, 1e3), (3, 100.0, 10.0, 0.0))
-    ]
-    world = World(
-        Cluster((pool,), 200.0),
-        tuple(Arrival(job, job.estimate_s or 0.0) for job in made),
-        SimulationSettings(costs=LinearCosts(cost, cost)),
-    )
-    outcomes = {outcome.job.id: outcome for outcome in run(create("weigh"), world)[0]}
-    assert outcomes[3].start_s == 100 + 10  # 0.01 s for each of 1000 MB
-
-
 def test_who_comes_while_a_job_restarts_has_its_turn_when_that_works() -> None:
     """The long one stops from 100 to 150 s and restarts from 160 to 210 s. The third comes meanwhile."""
     cost = {"node": LinearCost(0.0, 50.0)}

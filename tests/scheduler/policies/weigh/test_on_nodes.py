@@ -218,9 +218,9 @@ def test_a_wait_says_what_it_gains_where_and_what_others_pay() -> None:
     prices: dict[str, Mapping[str, float]] = {}
     run(policy, World(Cluster((A, B)), tuple(jobs)), ask)
     assert said[2] == Reason(
-        "there is room, but it waits for a; on b it would end 40 min later than on a; "
+        "there is room, but it waits for a; on b it would end 40:02 min later than on a; "
         "an hour of 1 GPU costs others 3 h of waiting",
         6000.0,
     )
-    assert said[3].sentence.startswith("there is room, but it waits for a; on b it would end 15 h later")
+    assert said[3].sentence.startswith("there is room, but it waits for a; on b it would end 14:50 h later")
     assert prices["a"]["gpu"] > 0 == prices["b"]["gpu"] == prices["a"]["cores"]
