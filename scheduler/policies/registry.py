@@ -275,10 +275,6 @@ def several(text: str) -> list[str]:
 
 # -- outlines of policies, read from their sources, because to import all of them takes long ---------------
 
-
-if TYPE_CHECKING:
-    from scheduler.policies.base import Policy
-
 # What takes long to parse and tells nothing: functions; of a class all that follows its first one.
 FUNCTIONS = re.compile(r"^(|    )(?:def |@).*\n(?:(?![A-Za-z_]).*\n)*", re.MULTILINE)
 
