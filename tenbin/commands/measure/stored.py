@@ -30,6 +30,7 @@ from tenbin.commands.options import (
     client_of,
     complete_selector,
     end_after,
+    ensure_page,
     loaded,
     stored_profiles,
     write_output,
@@ -372,6 +373,8 @@ def report(
         output: The HTML file; default: <node>-<id>.html here.
         interactive: Pictures that can be enlarged, zoomed and saved as SVG: 2 MB more.
     """
+    if output is not None:
+        ensure_page("--output", output)
     if cluster:
         survey, profiles = known(which, store)
         identity = survey.id
