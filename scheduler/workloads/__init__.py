@@ -146,7 +146,8 @@ def _file(text: str) -> tuple[str, Path, dict[str, str]]:
     if not path.exists():
         raise BadInput(
             f"workload {text}: no such file",
-            f"give a log, or one of {', '.join(map(PREFIX.__add__, GENERATORS))}",
+            "give a log (your own jobs: tenbin history --csv > history.csv), or one of "
+            + ", ".join(map(PREFIX.__add__, GENERATORS)),
         )
     return reader if named else _reader(path), path, given
 

@@ -139,12 +139,15 @@ class Job:
         """
         return lines(self.output(stream, follow))
 
-    def output(self, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
-        """Yield what the job has written, in pieces; for the arguments see ``logs``."""
+    def output(
+        self, stream: str = "stdout", follow: bool = False, tail: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield what the job has written, in pieces; for the arguments see ``logs`` and ``pieces``."""
         return pieces(
             lambda start: bytes(self.client.call("GET", f"/jobs/{self.id}/{stream}?start={start}")),
             self.done,
             follow,
+            tail,
         )
 
     def done(self) -> bool:
@@ -342,7 +345,10 @@ LOOK_S = 0.2  # between two looks at the output of a job that runs
 
 
 def pieces(
-    read: Callable[[int], bytes], has_ended: Callable[[], bool], follow: bool = False
+    read: Callable[[int], bytes],
+    has_ended: Callable[[], bool],
+    follow: bool = False,
+    tail: int | None = None,
 ) -> Iterator[bytes]:
     """Yield what a job has written.
 
@@ -350,16 +356,29 @@ def pieces(
         read: reads a piece from a byte on; empty where there is no more.
         has_ended: whether the job has ended.
         follow: go on until it has.
+        tail: begin with so many of the lines that are there now.
     """
-    start = 0
+    start, end = 0, b""
     while True:
         is_last = not follow or has_ended()
         while piece := read(start):
             start += len(piece)
-            yield piece
+            if tail is None:
+                yield piece
+            else:
+                end = _last_lines(end + piece, tail)
+        if end:
+            yield end
+        tail, end = None, b""
         if is_last:
             return
         time.sleep(LOOK_S)
+
+
+def _last_lines(content: bytes, count: int) -> bytes:
+    """Return the last lines of a text; what stands behind its last line feed is one of them."""
+    parts = content.split(b"\n")
+    return b"\n".join(parts[-count - (not parts[-1]) :])
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[str]:

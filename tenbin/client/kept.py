@@ -28,11 +28,13 @@ class KeptJob(NamedTuple):
         """Give what its label is made of."""
         return {name: getattr(self.entry, name) for name in ("id", "array", "array_index")}
 
-    def output(self, stream: Literal["stdout", "stderr"], follow: bool = False) -> Iterator[bytes]:
-        """Yield what the job has written so far, in pieces."""
+    def output(
+        self, stream: Literal["stdout", "stderr"], follow: bool = False, tail: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield what the job has written so far, in pieces, or its last lines."""
         path = self.folders.output(self.entry, stream)
         try:
-            yield from pieces(lambda start: self.folders.piece(path, start), lambda: True)
+            yield from pieces(lambda start: self.folders.piece(path, start), lambda: True, tail=tail)
         except OSError as error:
             raise BadInput(f"{stream} of job {self.entry.id}: {path}: {error.strerror}") from error
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+PICTURES = {".jpg", ".pdf", ".png", ".svg"}  # names of which no page is written
 
 
 def names_in(place: str) -> Callable[[str], list[str]]:
@@ -260,6 +261,17 @@ def ensure_writable(option: str, file: Path) -> None:
             return
         with TemporaryFile(dir=file.parent):
             pass
+
+
+def ensure_page(option: str, file: Path) -> None:
+    """See that a page could be written to ``file``, whose name says nothing else.
+
+    Raises:
+        BadInput: it could not, or it has the name of a picture; names ``option``.
+    """
+    if file.suffix.lower() in PICTURES:
+        raise BadInput(f"{option} {file}: it will be an HTML page", f"name it {file.with_suffix('.html')}")
+    ensure_writable(option, file)
 
 
 def write_output(option: str, file: Path, text: str) -> None:

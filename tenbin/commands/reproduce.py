@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from profiles.errors import BadInput
-from tenbin.commands.options import JsonOption, ensure_writable, names_in, write_output
+from tenbin.commands.options import JsonOption, ensure_page, names_in, write_output
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json
 
@@ -66,7 +66,7 @@ def reproduce(
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
     if figure and name in EVALUATIONS:  # else evaluate says so
-        ensure_writable("--figure", figure)
+        ensure_page("--figure", figure)
     with _progress(name, SafeConsole(stderr=True)) as progress:
         result = evaluate(name, scale.value, progress)
     try:

@@ -20,6 +20,7 @@ from tenbin.commands.options import (
     StoreOption,
     complete_policy,
     complete_selector,
+    ensure_page,
     ensure_writable,
     given,
     stored_profiles,
@@ -102,7 +103,7 @@ def simulate(
             drawn with replacement; for instance 40, at least 10.
         block: Draw blocks of this length in place of weeks. (default: 7d)
         jobs_out: Write the result of each job; of several policies to FILE.POLICY.csv.
-        gantt: Draw waits, and who ran where and when, into this HTML file.
+        gantt: Draw waits, and who ran where and when, into this HTML file, which saves them as SVG, too.
         experiment: In place of policy, workload and cluster: the policies x loads x seeds of this file.
     """
     from scheduler.evaluations.policy_runs import Setup, compare
@@ -170,7 +171,11 @@ class Outcome:
     comparison: PolicyComparison | None = None
 
 
-OF_RUNS = ("policy", "workload", "cluster")  # options in whose place there may be an experiment
+OF_RUNS = {  # options in whose place there may be an experiment, each with a value
+    "policy": "-p easy; see: tenbin policies",
+    "workload": "-w history.csv, from tenbin history --csv > history.csv",
+    "cluster": "-c 16, a machine of 16 cores",
+}
 NOT_OF_EXPERIMENTS = (*OF_RUNS, "seed", "resamples", "block", "jobs_out", "gantt", "json")
 
 
@@ -182,7 +187,7 @@ def _plan(experiment: Path | None, given: set[str]) -> Experiment | None:
     """
     if experiment is None:
         if missing := [name for name in OF_RUNS if name not in given]:
-            raise BadInput(f"--{missing[0]} is missing", "see: tenbin simulate --help")
+            raise BadInput(f"--{missing[0]} is missing", f"for instance {OF_RUNS[missing[0]]}")
         return None
     from scheduler.evaluations.policy_runs import read_experiment
 
@@ -250,7 +255,7 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     for file in files.values():
         ensure_writable("--jobs-out", file)
     if gantt is not None:
-        ensure_writable("--gantt", gantt)
+        ensure_page("--gantt", gantt)
     return files
 
 

@@ -159,6 +159,8 @@ def up(
 
       tenbin up --devices --profile last
 
+      tenbin up --policy las-drf,weights=alice:2/bob:1    # fair parts; jobs say --user-share alice
+
       tenbin up --policy parm --power-budget 150 --profile last
 
       tenbin up --page --daemon

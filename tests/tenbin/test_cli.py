@@ -175,7 +175,7 @@ EMPTY = (("--only", ""), ("--only", ","), ("--hosts", ","), ("--nodes", ""))
         ),
         (["profile", "export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
         (["profile", "export", "-o", "."], ["--output", "Is a directory"]),
-        (["profile", "report", "-o", "."], ["report .", "Is a directory"]),
+        (["profile", "report", "-o", "."], ["--output .", "is a folder"]),
         (["doctor", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
     ],
 )
@@ -255,10 +255,24 @@ def test_compare_tells_which_differences_are_real(store: Store, tmp_path: Path) 
     assert nowhere.returncode == 2 and "--report" in nowhere.stderr
     kept = tenbin("profile", "compare", "20260101", "last", "--of", difference["model"].upper(), store=store)
     none = tenbin("profile", "compare", "20260101", "last", "--of", "nobody", store=store)
+    heading = tenbin("profile", "compare", "20260101", "last", "--of", "interference", store=store)
+    assert heading.stdout == kept.stdout
     assert difference["coefficient"] in kept.stdout and (none.returncode, none.stdout) == (2, "")
     narrow = tenbin("profile", "compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
     assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
     assert max(map(len, narrow[:5])) <= 80
+
+
+def test_what_one_profile_alone_has_measured_is_a_sentence(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    more = make_model(quantity="storage_write_mbs", probe="storage")
+    store.save(make_profile(id="20260101T000000Z", models=(make_model(), more)), {"memory": SAMPLES})
+    store.save(make_profile(id="20260102T000000Z"), {"memory": SAMPLES})
+    short = tenbin("profile", "compare", "previous", "last", store=store).stdout
+    assert "Measured in A only, shown with --all: Speed of storage." in short
+    assert "storage_write_mbs" not in short
+    whole = tenbin("profile", "compare", "previous", "last", "--all", store=store).stdout
+    assert "storage_write_mbs" in whole and "Measured in A only" not in whole
 
 
 def test_profiles_are_chosen_by_their_place_and_by_labels(store: Store) -> None:
@@ -310,6 +324,8 @@ def test_export_as_csv(store: Store) -> None:
 
 def test_export(store: Store, tmp_path: Path) -> None:
     assert json.loads(tenbin("profile", "export", store=store).stdout)["node"] == "node"
+    tenbin("profile", "export", "-o", str(tmp_path / "node.csv"), store=store)
+    assert next(csv.DictReader((tmp_path / "node.csv").open())) == row
     assert (
         "tenbin_coefficient_value"
         in tenbin("profile", "export", "--format", "prometheus", store=store).stdout

@@ -54,7 +54,8 @@ def history(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"At most this many, the last ones. (default: {jobs.SHOWN}; of --efficiency: all)"
+            min=1,
+            help=f"At most this many, the last ones. (default: {jobs.SHOWN}; CSV, JSON, --efficiency: all)",
         ),
     ] = None,
     csv: jobs.CsvOption = False,
@@ -80,7 +81,7 @@ def history(
         "until_s": None if until is None else past_instant(until, "--until"),
         "place": place,
         "array": array,
-        "limit": None if which else limit or (None if efficiency else jobs.SHOWN),
+        "limit": None if which else limit or (None if efficiency or csv or json else jobs.SHOWN),
     }
     client = client_of(home)
     if which:
@@ -94,6 +95,8 @@ def history(
         jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
         if rows and not chosen and "energy_j" not in said:
             print(NO_ENERGY)
+        if len(rows) == request["limit"]:
+            print(f"the last {len(rows)} are shown; more: --limit")
 
 
 # -- ``--efficiency`` --------------------------------------------------------------------------------------

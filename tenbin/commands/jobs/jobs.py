@@ -259,7 +259,7 @@ ONCE_MORE_S = 2.0  # for a second Ctrl-C
 
 Words = typer.Argument(
     help="Numbers of jobs or arrays (7), members of array 7 (7[3], 7[1,5-9]), ranges (3-9: cancel and "
-    "the like take those that have not ended), 'last', or 'all' that have not ended.",
+    "the like take those that have not ended), 'last', or 'all' to which it applies.",
     metavar="JOB...",
     autocompletion=complete_job,
 )
@@ -383,6 +383,7 @@ def logs(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, metavar="N")] = None,
     error: Annotated[bool, typer.Option("--error", "-e")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -393,6 +394,7 @@ def logs(
 
     Args:
         follow: Go on until the job has ended.
+        tail: Begin with the last N lines.
         error: Standard error instead of standard output.
     """
     client, stream, answers = client_of(home), "stderr" if error else "stdout", []
@@ -408,13 +410,14 @@ def logs(
         ids = source.ids
     for job_id in ids:
         if json:
-            whole = {name: b"".join(source.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
+            output = source.job(job_id).output
+            whole = {name: b"".join(output(name, follow, tail)) for name in ("stdout", "stderr")}
             texts = {name: said.decode(errors="replace") for name, said in whole.items()}
             answers.append({"id": job_id, **texts})
             continue
         if len(ids) > 1:
             typer.echo(f"==> job {label(source.job(job_id).info())} <==", err=True)
-        for part in source.job(job_id).output(stream, follow):
+        for part in source.job(job_id).output(stream, follow, tail):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
         if source is client:

@@ -16,7 +16,7 @@ from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_selector,
-    ensure_writable,
+    ensure_page,
     stored_profiles,
     write_output,
 )
@@ -54,24 +54,27 @@ def compare(
     [bold]Examples[/bold]
 
       tenbin profile compare previous last
-      tenbin profile compare node1 node2 --of cg    # which is better for programs like NPB's CG?
+      tenbin profile compare node1 node2 --of cg        # which is better for programs like NPB's CG?
+      tenbin profile compare node1 node2 --of memory    # and for those that memory holds back?
       tenbin profile compare node1 node2 --report both.html
 
     Args:
         everything: Also the coefficients that do not differ, or are not known.
-        of: All coefficients with this in the name of their model, and no others.
+        of: All coefficients with this in their heading or the name of their model, and no others.
         report: Also write both profiles side by side to this HTML file.
     """
     from profiles import compare as comparing
     from profiles.files.store import load
 
+    if report is not None:
+        ensure_page("--report", report)
     in_store = stored_profiles(store)
     paths = in_store.find(a), in_store.find(b)
     _refuse_one(in_store, paths, a, b)
     first, second = map(load, paths)
-    differences = [d for d in comparing.compare(first, second) if of.casefold() in d.model.casefold()]
+    differences = [d for d in comparing.compare(first, second) if of.casefold() in _names(d).casefold()]
     if not differences:
-        raise BadInput(f"--of {of}: no model has that in its name", "see the names: tenbin profile show")
+        raise BadInput(f"--of {of}: no heading or model has it", "see the names: tenbin profile show")
     drift = comparing.explain_drift(first, second)
     summary = comparing.sentences(first, second)
     if report:
@@ -112,10 +115,26 @@ def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
     raise BadInput(f"'{a}' and '{b}' are the same profile, {folder.parent.name} {folder.name}", remedy)
 
 
+def _names(difference: Difference) -> str:
+    """Return the heading and the model of a coefficient, as ``tenbin profile show`` has them."""
+    return f"{_heading(difference.probe)}: {difference.model}"
+
+
+def _heading(probe: str) -> str:
+    from probes.registry import PROBES
+
+    return PROBES[probe].title if probe in PROBES else probe
+
+
 def _print_differences(console: SafeConsole, differences: list[Difference], everything: bool) -> None:
     from profiles.compare import judge_difference
 
-    shown = [d for d in differences if everything or d.verdict not in ("same", "unknown")]
+    in_a, in_b = ({d.probe for d in differences if getattr(d, side) is not None} for side in "ab")
+    shown = [
+        d
+        for d in differences
+        if everything or (d.verdict not in ("same", "unknown") and d.probe in in_a & in_b)
+    ]
     if shown:
         _print_row(console, ("", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"), "")
     model = ""
@@ -133,6 +152,10 @@ def _print_differences(console: SafeConsole, differences: list[Difference], ever
         better = f", {judged.of} better" if judged and judged.of and judged.surely_of(judged.of) else ""
         cells = (d.coefficient, of_a, of_b, unit, ratio, limits, d.verdict + better)
         _print_row(console, cells, STYLES.get(d.verdict, ""))
+    for side, alone in () if everything else (("A", in_a - in_b), ("B", in_b - in_a)):
+        if alone:
+            headings = "; ".join(map(_heading, sorted(alone)))
+            console.plain(f"Measured in {side} only, shown with --all: {headings}.")
     both = [d for d in differences if d.intervals_overlap is not None]
     real = sum(d.verdict in ("higher", "lower") for d in both)
     apart = sum(not d.intervals_overlap for d in both)
@@ -190,7 +213,7 @@ def drift(
 
     node = node or socket.gethostname()
     if report is not None:
-        ensure_writable("--report", report)
+        ensure_page("--report", report)
     checks = CheckStore(store)
     own = checks.of_node(node)
     series = over_time(list(stored_profiles(store).profiles(node)), own)

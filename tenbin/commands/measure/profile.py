@@ -19,7 +19,7 @@ from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_machine,
-    ensure_writable,
+    ensure_page,
     progress,
     restore_leftovers,
     storage_folder,
@@ -120,7 +120,7 @@ def profile(
     if hosts:
         _check_hosts(settings, emulate)
     if report:
-        ensure_writable("--report", report)
+        ensure_page("--report", report)
     if nodes:
         with terminated_as_interrupted():
             settings = settings.model_copy(update={"storage": elsewhere})

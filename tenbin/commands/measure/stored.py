@@ -30,6 +30,7 @@ from tenbin.commands.options import (
     client_of,
     complete_selector,
     end_after,
+    ensure_page,
     loaded,
     stored_profiles,
     write_output,
@@ -296,9 +297,12 @@ class Format(StrEnum):
     SCHEMA = "schema"
 
 
+BY_NAME = {".csv": Format.CSV, ".prom": Format.PROMETHEUS}
+
+
 def export(
     which: Selector = "last",
-    form: Annotated[Format, typer.Option("--format")] = Format.JSON,
+    form: Annotated[Format | None, typer.Option("--format")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     store: StoreOption = None,
 ) -> None:
@@ -311,11 +315,13 @@ def export(
 
     Args:
         form: json: the profile; csv: a line for each coefficient; parquet: raw samples; prometheus: text for
-            a node exporter's textfile folder; schema: of the JSON.
+            a node exporter's textfile folder; schema: of the JSON. Default: by the name of the output (.csv,
+            .prom), else json.
         output: File (parquet: folder) to write; default: the terminal.
     """
     from profiles import export as forms
 
+    form = form or BY_NAME.get(output.suffix if output else "", Format.JSON)
     if form is Format.SCHEMA:
         _write(forms.json_schema(), output)
         return
@@ -370,6 +376,8 @@ def report(
         output: The HTML file; default: <node>-<id>.html here.
         interactive: Pictures that can be enlarged, zoomed and saved as SVG: 2 MB more.
     """
+    if output is not None:
+        ensure_page("--output", output)
     if cluster:
         survey, profiles = known(which, store)
         identity = survey.id

@@ -397,6 +397,6 @@ export function what(job, at) {
   const reason = live.reasons.get(job.asks ?? job.id);
   const unknown = job.stage === "stopping" ? "writes its checkpoint, or ends" : "the coordinator is being asked why";
   const [sooner] = soonerWords(reason, at);
-  const words = [local(reason?.why || job.trouble || unknown), startWords(reason, at), sooner ? `sooner ${sooner}` : ""];
+  const words = [startWords(reason, at), local(reason?.why || job.trouble || unknown), sooner ? `sooner ${sooner}` : ""];
   return { share: null, words: words.filter(Boolean).join("; ") };
 }

@@ -352,6 +352,9 @@ def test_wait_and_logs_as_json(shared: Up) -> None:
     assert done.returncode == 3 and [job["stage"] for job in json.loads(done.stdout)] == ["failed"]
     said = json.loads(shared.run("logs", "last", "--json").stdout)
     assert said == {"id": job.id, "stdout": "a\ufffd", "stderr": "b\n"}
+    shared.client.submit(["seq", "9"]).wait(20)
+    assert shared.run("logs", "last", "-n", "2", "--follow").stdout == "8\n9\n"
+    assert json.loads(shared.run("logs", "last", "--tail", "1", "--json").stdout)["stdout"] == "9\n"
 
 
 def test_metrics_are_prometheus(shared: Up) -> None:

@@ -144,6 +144,27 @@ def test_nothing_is_lost_that_is_written_before_the_end() -> None:
     assert found == b"one more more"
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"one", b"one\n", b"one\n\n", b"a\nb\r\nc\rd\ne", b"a\n\nb\n" * 9]
+)
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_the_last_lines_are_those_of_tail(text: bytes, count: int) -> None:
+    wanted = subprocess.run(["tail", "-n", str(count)], input=text, stdout=subprocess.PIPE, check=True).stdout
+    assert b"".join(pieces(lambda start: text[start : start + 3], lambda: True, tail=count)) == wanted
+
+
+def test_after_the_last_lines_comes_all_that_is_written_then() -> None:
+    written, ends = [b"one\ntwo\nthr"], iter([False, False, True])
+
+    def has_ended() -> bool:
+        end = next(ends)
+        written.append(b"ee\nfour\nfive\n" if end else b"")
+        return end
+
+    found = pieces(lambda start: b"".join(written)[start:], has_ended, follow=True, tail=2)
+    assert list(found) == [b"two\nthr", b"ee\nfour\nfive\n"]
+
+
 def test_output_of_a_job(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "1")
     script = "echo out; echo err >&2; while ! [ -e go ]; do sleep 0.02; done; printf 'grün\\377'"

@@ -57,6 +57,8 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
     text = path.read_text()
     assert "Schedule of node" in text and "Utilisation" in text and "<script src" not in text
     assert "Mean wait" in text
+    named = tenbin("-p", "fcfs", "-w", WORKLOAD, "-c", "128", "--gantt", str(tmp_path / "gantt.pdf"))
+    assert named.returncode == 2 and f"name it {path}" in named.stderr
 
 
 def test_waits_are_drawn_as_they_were() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -242,7 +243,7 @@ def test_on_a_telephone(up: Up, view: Open, scheme: str) -> None:
     up.client.submit(["sleep", "600"], name="second", time_s=60)
     row = viewer.row("second")
     row.locator(".what").filter(
-        has_text="waits for 1 core (0 of 2 free); first in the queue; starts about"
+        has_text=re.compile(r"starts about .*; waits for 1 core \(0 of 2 free\); first in the queue")
     ).wait_for()
     places = row.evaluate(
         "row => ['.c-stage', '.c-what'].map(one => row.querySelector(one).getBoundingClientRect())"

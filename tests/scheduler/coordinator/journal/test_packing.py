@@ -232,7 +232,7 @@ def test_logs_and_info_of_a_packed_job(up: Up, monkeypatch: pytest.MonkeyPatch) 
     Packer(up.home, 0).pack()
     assert not folder.exists()
     assert up.client.output(1) == b"out\n" and up.client.output(1, "stderr") == b"err\n"
-    assert up.run("logs", "1").stdout == "out\n"
+    assert up.run("logs", "1").stdout == up.run("logs", "1", "--tail", "1").stdout == "out\n"
     assert up.client.job(1).info() == before | {"packed": True}
     assert "its folder is packed, see: tenbin logs 1" in up.run("info", "1").stdout
     assert up.client.submit(["true"]).result(30) == 0

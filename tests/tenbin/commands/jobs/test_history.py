@@ -163,13 +163,16 @@ def test_history_filters_and_formats(up: Up, monkeypatch: pytest.MonkeyPatch) ->
     assert refused.returncode == 2 and "tenbin history 1 --csv" in refused.stderr
 
 
-def test_efficiency_is_of_all_jobs(up: Up) -> None:
-    """A list shows the last 50 of them."""
+def test_efficiency_and_files_are_of_all_jobs(up: Up) -> None:
+    """The table shows the last 50 of them."""
     up.start("--cores", "2")
     spec = {"command": ["true"], "folder": "/"}
     array = up.client.call("POST", "/jobs", {"specs": [spec], "environment": {}, "arrays": {0: [*range(51)]}})
     up.client.ended(array["ids"], 60, all=True)
-    assert len(ask(up)) == 50
+    assert len(ask(up)) == 51 and len(ask(up, "--limit", "7")) == 7
+    assert len(up.run("history", "--csv").stdout.splitlines()) == 1 + 51
+    table = up.run("history").stdout
+    assert "the last 50 are shown" in table and "1[1]" in table and "1[0]" not in table
     for options, count in (([], 51), (["--since", "1h"], 51), (["--limit", "7"], 7)):
         assert json.loads(up.run("history", "--efficiency", *options, "--json").stdout)["jobs"] == count
 
