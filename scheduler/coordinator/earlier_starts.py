@@ -113,7 +113,7 @@ class Present:
 
 
 class Continuation(Simulator):
-    """One simulation from the present on.
+    """One simulation from the present on, in which neighbours on shared nodes slow nobody down.
 
     Args:
         policy: name and parameters.

@@ -437,6 +437,10 @@ class JobState:
             return self.served_s + now - self.works_from_s
         return self.served_s
 
+    def waited_s(self, now: float) -> float:
+        """Return for how long it has not made progress; 0 for a job submitted before a clock was set back."""
+        return max(now - self.job.submit_s - self.attained_s(now), 0.0)
+
     def done_by(self, now: float) -> float:
         """Return the believed share of the work done, 0 to 1; ``done`` for a job of unknown run time."""
         if (self.stage is not RUNNING and self.moves_to is None) or now <= self.works_from_s:

@@ -14,12 +14,17 @@ from profiles.errors import BadInput
 P = TypeVar("P")
 
 
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """Ask whether one of the known names that are like an unknown one was meant; "" if none is."""
+    near = get_close_matches(name, sorted(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
 def unknown(what: str, name: str, known: Iterable[str], listed: str = "") -> BadInput:
     """Make the error for an unknown name; it lists near misses and all known names, of many ``listed``."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return BadInput(f"unknown {what} {name!r}", f"{hint}there are: {listed or ', '.join(names) or 'none'}")
+    remedy = f"{near_misses(name, names)} there are: {listed or ', '.join(names) or 'none'}".lstrip()
+    return BadInput(f"unknown {what} {name!r}", remedy)
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:

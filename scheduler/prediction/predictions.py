@@ -73,7 +73,9 @@ class TrackedPrediction:
     @property
     def is_stated(self) -> bool:
         """True if the job's owner stated it by --expect, so that it is no prediction of tenbin's."""
-        return self.kind == "run-time" and self.detail.get("rests_on", STATED) == STATED
+        # Older journals tell it by words alone.
+        by_owner = self.detail.get("by_owner", self.detail.get("rests_on", STATED) == STATED)
+        return self.kind == "run-time" and bool(by_owner)
 
     def as_json(self) -> dict[str, Any]:
         """Return the prediction as JSON knows it; what the owner stated is not called a prediction."""

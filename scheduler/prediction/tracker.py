@@ -331,13 +331,15 @@ class PredictionTracker:
         if job.estimate_kind is not EstimateKind.LIMIT and math.isfinite(whole):
             left = (1.0 - entry.done) * whole
             run_s = entry.predicted["run_s"] if entry.predicted else {}
-            rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
-            if (estimate := run_s.get(placement.pool) or run_s.get("")) is not None:
+            estimate = run_s.get(placement.pool) or run_s.get("")
+            by_owner = estimate is None and bool(entry.spec.expect_s)
+            rests_on = STATED if by_owner else "as on the best device that it ran on"
+            if estimate is not None:
                 rests_on = estimate["rule"]
                 left *= (
                     estimate["middle"] / estimate["high"] if "" in run_s else 1.0
                 )  # plans use the high end
-            about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on}
+            about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on, "by_owner": by_owner}
             kind: Kind = "run-time"
             if estimate is not None and estimate["basis"] in (ELSEWHERE, TRIED):
                 kind, share = (

@@ -230,13 +230,14 @@ class Loss:
     """An attempt has died with its node: that must be known in time.
 
     Attributes:
-        noted: slurmctld has seen by itself that the node does not answer, or has lost the job. Then it is
-            not asked again, and the attempt is given up for the time of a lease.
+        fenced: the attempt is given up for the time of a lease. slurmctld has seen by itself that the node
+            does not answer, which then is not asked again, or has lost the job; or it had other nodes too,
+            and no beats tell that it is over there.
     """
 
     node: str
     by_s: float
-    noted: bool = False
+    fenced: bool = False
 
 
 class SlurmCluster(Machine):
@@ -1076,7 +1077,8 @@ class SlurmHistory(History):
             if process.key is not None:
                 attempt = machine.attempts[process.key]
                 if not attempt.over and process.beats and not process.stopped:
-                    machine.losses[process.key] = Loss(node.name, machine.now + machine.lease_s + NOTICED_S)
+                    by_s = machine.now + machine.lease_s + NOTICED_S
+                    machine.losses[process.key] = Loss(node.name, by_s, fenced=len(process.nodes) > 1)
                 machine.lose(process)
         machine.look()
 
@@ -1295,14 +1297,14 @@ class SlurmHistory(History):
             self._delay_notice()
         for key, loss in list(machine.losses.items()):
             job = machine.queue.get(machine.ran_in[key])
-            loss.noted |= machine.now >= machine.nodes[loss.node].silent_since
-            loss.noted |= job is not None and job.final
+            loss.fenced |= machine.now >= machine.nodes[loss.node].silent_since
+            loss.fenced |= job is not None and job.final
             entry = self.jobs.get(key[0])
             if entry is None or entry.attempt != key[1] or not entry.alive:
                 del machine.losses[key]
             elif entry.phase is not Phase.RUNNING or machine.ran_in[key] in self.suspended:
                 loss.by_s = machine.now + machine.lease_s + NOTICED_S
-            elif machine.now > loss.by_s + loss.noted * (machine.lease_s + MARGIN_S):
+            elif machine.now > loss.by_s + loss.fenced * (machine.lease_s + MARGIN_S):
                 raise Broken("who is lost is known to be", f"attempt {key[1]} of job {key[0]}")
 
     def _check_starts(self) -> None:

@@ -328,7 +328,7 @@ class Turns:
     def index(self, claim: Claim, paid: float = 0.0) -> float:
         """Return the index of a job; ``paid``: the area that others lose who make room for it."""
         attained = claim.state.attained_s(self.view.now)
-        wait = self.view.now - claim.state.job.submit_s - attained
+        wait = claim.state.waited_s(self.view.now)
         area = claim.left_s * (1.0 if is_unknown(claim.state.job) else claim.ways.area) + paid
         return area / (1.0 + self.parameters.fairness * wait / max(claim.left_s + attained, FLOOR_S))
 
@@ -404,7 +404,8 @@ class Turns:
         ranked = sorted(claims, key=self.rank)
         if self.parameters.aim == "makespan":
             for claim in claims:
-                whole_s = claim.left_s + self.view.now - claim.state.job.submit_s
+                state, now = claim.state, self.view.now
+                whole_s = claim.left_s + state.attained_s(now) + state.waited_s(now)
                 weights[claim.state.job.id] = whole_s**PATIENCE
             ranked = sorted(claims, key=lambda claim: -weights[claim.state.job.id])
         behind = sum(weights.values())

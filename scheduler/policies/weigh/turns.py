@@ -197,7 +197,7 @@ class NodeTurns(NodeWeigh):
         pool = state.place.pool if state.placement else self.classes(state.job)[0][0]
         had = state.attained_s(view.now)
         left = had if self._is_open(state.job) else left_s(state, view.now, pool)
-        return max(left, FLOOR_S), max(view.now - state.job.submit_s - had, 0.0)
+        return max(left, FLOOR_S), state.waited_s(view.now)
 
     def _worth(self, state: JobState, view: View, more_s: float = 0.0) -> float:
         """Return the worth of a second of a job that takes so many seconds more than is left of it."""

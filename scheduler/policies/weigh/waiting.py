@@ -232,7 +232,7 @@ def index_of(facts: Floats, now: float, first_s: float, fairness: float) -> Floa
     than they will run, come before all others (minus infinity: none does).
     """
     area, left, submitted = facts[:PRIORITY]
-    waits = now - submitted
+    waits = np.maximum(now - submitted, 0.0)  # less than none after a clock was set back
     index = area / (1.0 + fairness * waits / np.maximum(left, FLOOR_S))
     old = (waits >= OLD * (now - first_s)) & (waits > left) & (area > WIDE * left)
     ranked: Floats = np.where(old, AHEAD * index, index)

@@ -25,7 +25,7 @@ from profiles.errors import BadInput
 from profiles.files.safe_files import user_name
 from scheduler.jobs.literals import instant_s, limit_s, size_bytes
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.parameters import unknown
+from scheduler.model.parameters import near_misses
 from tenbin.commands.jobs.scripts import SBATCH, Script
 from tenbin.fields import SBATCH_WORDS
 from tenbin.option_values import array_and_limit
@@ -237,9 +237,8 @@ def _whole_name(text: str, where: str) -> str:
         names = ", ".join(f"--{name}" for name in candidates)
         raise BadInput(f"{where}: #SBATCH --{text} may be {names}", "write the whole name")
     if not candidates:
-        error = unknown("option of sbatch", text, KINDS)
-        near = error.remedy.partition("there are:")[0].strip() or "see: man sbatch"
-        raise BadInput(f"{where}: #SBATCH --{text}: sbatch has no such option", near)
+        remedy = near_misses(text, KINDS) or "see: man sbatch"
+        raise BadInput(f"{where}: #SBATCH --{text}: sbatch has no such option", remedy)
     return candidates[0]
 
 

@@ -184,3 +184,26 @@ def test_a_clock_that_goes_wrong_by_little_is_followed(tmp_path: Path) -> None:
             seen.append(coordinator.cluster.now)
         assert seen == sorted(seen) and coordinator.cluster.running[job].since_s == began_s
         assert coordinator.cluster.now == pytest.approx(engine.now)
+
+
+@pytest.mark.parametrize("policy", ["weigh", "weigh,aim=makespan", "weigh,pause=true"])
+@pytest.mark.parametrize("most", [1, 2])
+def test_who_was_submitted_by_a_clock_that_was_set_back_is_not_preferred_for_it(
+    tmp_path: Path, policy: str, most: int
+) -> None:
+    """Nobody waits long beside such run times, so jobs start as if it had not been set."""
+    starts = []
+    for step_s in (0.0, -3600.0):
+        engine = ManualEngine(2)
+        with engine.coordinator(tmp_path / str(step_s), policy) as coordinator:
+            submit(coordinator, tasks=2)
+            for time_s in (90_000.0, 90_000.0, 30_000.0, 60_000.0):
+                submit(coordinator, tasks=1, max_tasks=most, time_s=time_s)
+            pass_time(coordinator, engine, 1)
+            engine.now += step_s
+            while running := list(coordinator.cluster.running):
+                pass_time(coordinator, engine, 1)
+                engine.end(running[0], ran_s=1.0)
+                pass_time(coordinator, engine, 1)
+        starts.append(engine.begun)
+    assert starts[0] == starts[1] and len(starts[0]) == 5

@@ -60,6 +60,7 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         (113, "las", "nodes"),  # paused and placed elsewhere, sought there after a restart
         (102, "easy", "whole"),  # suspended and resumed by its owner: counted elsewhere than it went on
         (36007, "mctbm", "whole"),  # resumed by the policy: likewise
+        (37, "met", "whole"),  # of the world: lost on one of two nodes, known once a lease is over
         (198, "easy", "gpus"),  # a node was set down on which a job had begun since the last snapshot
     ],
 )
