@@ -283,8 +283,8 @@ def with_demands(
     """Let jobs that state no demand of resources have tasks that do.
 
     A job has as many tasks as it takes GPUs (or other resources of ``taken``), parts of one rounded up, if it
-    takes any, else one for each processor. They share its processors, its memory and what else it takes evenly. ``remarks`` counts
-    the jobs of ``taken`` that do not come.
+    takes any, else one for each processor. They share its processors, its memory and what else it takes
+    evenly. ``remarks`` counts the jobs of ``taken`` that do not come.
     """
     left = set(taken.ways)
     for arrival in arrivals:

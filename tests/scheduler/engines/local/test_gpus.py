@@ -281,6 +281,14 @@ def test_many_gpus_are_each_chosen_for_itself() -> None:
     assert gpus.choose(range(32), [0], 2) == [0, 31]
 
 
+def test_a_range_of_sizes_that_nobody_chooses_from_is_told(gpus: Up) -> None:
+    for words in (("submit",), ("submit", "--dry-run")):
+        told = [gpus.run(*words, "-n", size, "--", "true").stderr for size in ("1-2", "2", "1")]
+        assert "-n 1-2: the job gets 1 task: " in told[0] and not any(
+            "the job gets" in text for text in told[1:]
+        )
+
+
 def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:
     """Links that NVML tells of decide which ones a job gets."""
     first = gpus.client.submit(["sleep", "60"], gpus=1)
