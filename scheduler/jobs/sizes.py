@@ -142,6 +142,14 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
     return least, most if most != least else None
 
 
+def why_fewest(spec: JobSpec, pool: Pool) -> str:
+    """Say why a job with a range of sizes gets the fewest whatever the policy; "": it need not."""
+    if not spec.max_tasks or spec.max_tasks == spec.tasks or pool.counted:
+        return ""
+    what = f"-n {spec.tasks}-{spec.max_tasks}: the job gets {counted(spec.tasks, 'task')}"
+    return f"{what}: where cores are scheduled beside GPUs or by nodes, no policy chooses the number"
+
+
 def demand_with_gpus(
     spec: JobSpec,
     pool: Pool,

@@ -108,6 +108,15 @@ def _on_nodes(workload: Workload, cluster: Cluster) -> Workload:
         BadInput: the workload, or a file beside it, names resources that the cluster does not have.
     """
     resources, taken = cluster.pools[0].resources, workload.taken or TakenResources()
+    if workload.demanded and not resources:
+        if more := [name for name in workload.demanded if name not in ALIKE]:
+            what = f"the jobs of {workload.source} demand {', '.join(workload.demanded)}"
+            nodes = ",".join(f"{name}=..." for name in workload.demanded)
+            raise BadInput(
+                f"{what}; the cluster has no {', '.join(more)}",
+                f"name a list of its nodes as the cluster, or write 8xnode[{nodes}]",
+            )
+        workload.note += f"; of {', '.join(workload.demanded)} nothing is counted: each task takes one unit"
     if resources and workload.demanded and isinstance(workload.arrivals, Iterable):
         there = {ALIKE.get(name, name) for name in resources}
         if lacking := [name for name in workload.demanded if ALIKE.get(name, name) not in there]:

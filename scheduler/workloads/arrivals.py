@@ -282,9 +282,9 @@ def with_demands(
 ) -> Iterator[Arrival]:
     """Let jobs that state no demand of resources have tasks that do.
 
-    A job has as many tasks as it takes GPUs (or other resources of ``taken``), if it takes any, else one for
-    each processor. They share its processors, its memory and what else it takes evenly. ``remarks`` counts
-    the jobs of ``taken`` that do not come.
+    A job has as many tasks as it takes GPUs (or other resources of ``taken``), parts of one rounded up, if it
+    takes any, else one for each processor. They share its processors, its memory and what else it takes
+    evenly. ``remarks`` counts the jobs of ``taken`` that do not come.
     """
     left = set(taken.ways)
     for arrival in arrivals:
@@ -313,7 +313,7 @@ def _taking(job: Job, taken: Taken, resources: Sequence[str]) -> Job:
     """Return the job with its tasks, and what each of them takes."""
     amounts = dict(taken.amounts)
     cores = next((amounts.pop(name) for name in CORES if name in amounts), float(job.units))
-    tasks = taken.tasks or round(sum(amounts.values())) or round(cores)
+    tasks = taken.tasks or math.ceil(sum(amounts.values())) or round(cores)
     amounts = dict.fromkeys(CORES, cores) | {"memory_mb": job.memory_mb or 0.0} | amounts
     return replace(job, units=tasks, demand=tuple(amounts.get(name, 0.0) / tasks for name in resources))
 

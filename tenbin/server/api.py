@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -27,7 +27,9 @@ from scheduler.jobs.dependencies import Kind, WaitsByPlace
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files import check_commands, check_paths
 from scheduler.jobs.job_list import LeftOut
+from scheduler.jobs.sizes import why_fewest
 from scheduler.jobs.specs import Int, JobSpec, check_variables
+from scheduler.model.jobs import Pool
 from tenbin.fields import descriptions
 from tenbin.server import bodies
 from tenbin.server.descriptions import brief, describe, known, node_table, prometheus, summary
@@ -84,7 +86,7 @@ class Submission(BaseModel):
 class SubmittedJobs(BaseModel):
     """The numbers of all jobs, in the order of their specs, and those of the arrays.
 
-    ``remarks``: what will probably fail in the script, a sentence each.
+    ``remarks``: what will probably not go as its owner wants, a sentence each.
     """
 
     ids: list[int]
@@ -93,7 +95,7 @@ class SubmittedJobs(BaseModel):
 
 
 class Forecast(BaseModel):
-    """The prospects of the first jobs of a submission, and remarks on the script."""
+    """The prospects of the first jobs of a submission, and remarks on them."""
 
     jobs: list[Prospect]
     remarks: list[str]
@@ -218,6 +220,11 @@ def make_api(
     return api
 
 
+def _on_sizes(pool: Pool, specs: Sequence[JobSpec]) -> list[str]:
+    """Say of which jobs with a range of sizes nobody chooses the size, each range once."""
+    return list(dict.fromkeys(filter(None, (why_fewest(spec, pool) for spec in specs))))
+
+
 def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that change jobs."""
 
@@ -229,10 +236,9 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     Given = tuple[list[JobSpec], dict[str, str], WaitsByPlace, dict[int, Indices]]
 
     async def checked(submission: Submission) -> tuple[Given, list[str]]:
-        """Check what needs no state; return what the coordinator takes, and remarks on the script."""
+        """Check what needs no state; return what the coordinator takes, and remarks on it."""
         checks = coordinator.engine.checks
-        is_script = submission.script is not None
-        check = partial(check_commands, script=is_script)
+        check = partial(check_commands, script=submission.script is not None)
         await asyncio.to_thread(check, submission.specs, submission.environment)
         specs = submission.specs
         if submission.script is not None:
@@ -241,7 +247,9 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         given = specs, submission.environment, submission.waits_for, submission.arrays
         await asyncio.to_thread(check_paths, checks.check_paths, *given[:3])
         path = specs[0].env.get("PATH") or submission.environment.get("PATH")
-        return given, [] if submission.script is None else checks.remarks(submission.script, path)
+        faults = [] if submission.script is None else checks.remarks(submission.script, path)
+        on_sizes = _on_sizes(coordinator.cluster.cluster.pools[0], specs)
+        return given, [f"{submission.specs[0].command[0]}, {fault}" for fault in faults] + on_sizes
 
     @api.post("/jobs", responses=bodies.OF_SUBMISSIONS)
     async def submit(submission: Submission) -> SubmittedJobs:

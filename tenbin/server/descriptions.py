@@ -26,8 +26,8 @@ from scheduler.policies.base import Reason
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free.
 
-    ``others``: cores of a node that jobs outside tenbin hold. ``beyond``: what jobs keep besides, of a time
-    when there was more. ``prices``: see ``Policy.prices``.
+    Paused jobs keep their memory. ``others``: cores of a node that jobs outside tenbin hold. ``beyond``: what
+    jobs keep besides, of a time when there was more. ``prices``: see ``Policy.prices``.
     """
     table: list[dict[str, Any]] = []
     engine, gpus = coordinator.engine, _gpus(coordinator)
@@ -42,16 +42,19 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
             own = [gpu for gpu in gpus if pool.kind and gpu["name"] == pool.name]
             table.append(row | _if_any("gpus", own) | _if_any("prices", prices.get(pool.name)))
             continue
-        nodes = state.nodes[pool.name]
+        nodes, paused = state.nodes[pool.name], _of_paused(coordinator, pool)
         shown = [name for name in pool.resources if name != NODES]
         for number in range(pool.units):
+            left = dict(zip(shown, nodes.free[number].tolist(), strict=False))
+            if number in paused:
+                left["memory_mb"] = max(0.0, left["memory_mb"] - paused[number])
             whole = pool.capacity_of(number)
             more = [there - own for there, own in zip(nodes.capacity[number].tolist(), whole, strict=True)]
             table.append(
                 {
                     "name": pool.name_of(number),
                     "capacity": dict(zip(shown, whole, strict=False)),
-                    "free": dict(zip(shown, nodes.free[number].tolist(), strict=False)),
+                    "free": left,
                     "up": bool(nodes.up[number]),
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
@@ -64,6 +67,17 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):
         table += _hosts(coordinator, engine.nodes, places)
     return table
+
+
+def _of_paused(coordinator: Coordinator, pool: Pool) -> Counter[int]:
+    """Sum up the memory, in MB, that paused jobs keep on each node where they keep any."""
+    kept = Counter[int]()
+    for entry in coordinator.job_table.entries.values():
+        place = entry.placement
+        if entry.paused and place is not None and place.pool == pool.name and entry.job.demand:
+            task_mb = dict(zip(pool.resources, entry.job.demand, strict=False)).get("memory_mb", 0.0)
+            kept += Counter({node: task_mb * tasks for node, tasks in place.nodes})
+    return kept
 
 
 def _if_any(name: str, value: object) -> dict[str, object]:

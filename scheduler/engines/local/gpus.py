@@ -441,6 +441,7 @@ class GpuWatch(GpuTable):
         if self._moves and job is not None:
             job.numbers = [number for number in numbers if number in self._gpus.by_number]
             job.quiet_s.clear()
+            job.ruled = False
 
     def has_ended(self, mark: str, ended_s: float) -> JobGpus | None:
         """Note that nothing of a job is left, whatever was seen last; return what it has done."""
@@ -455,19 +456,22 @@ class GpuWatch(GpuTable):
         return None if self._moves else job
 
     def idle(self) -> list[IdleGpus]:
-        news = []
-        for job in (job for job in self._jobs.values() if job.numbers):
+        news, jobs = [], [job for job in self._jobs.values() if job.numbers]
+        for job in jobs:
             idle = [n for n in job.numbers if job.quiet_s.get(n, 0.0) >= self._idle_s]
             if set(idle) - set(job.reported):
                 job.reported = idle
                 news.append(IdleGpus(job.job, f"{_named(idle)}: no work for {duration(self._idle_s)}"))
+        if news:  # once, whenever the coordinator is killed
+            self._keep()
+        if self._rule is None:
+            return news
+        for job in jobs:
             quiet_s = min(job.quiet_s.get(number, 0.0) for number in job.numbers)
-            if self._rule is not None and not job.ruled and quiet_s >= self._rule.after_s:
-                job.ruled = True
+            if not job.ruled and quiet_s >= self._rule.after_s:
+                job.ruled = True  # kept at the next look: it is committed then, and else due again
                 what = f"{_named(job.numbers)}: no work for {duration(self._rule.after_s)}"
                 news.append(IdleGpus(job.job, what, self._rule.then))
-        if any(not then for _, _, then in news):  # once, whenever the coordinator is killed
-            self._keep()
         return news
 
     def use(self, job: int) -> JobGpuUse | None:

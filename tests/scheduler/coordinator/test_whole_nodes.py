@@ -52,6 +52,22 @@ def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str, gpus: bool
         assert shown(coordinator, third) == ["running"]
 
 
+def test_the_memory_of_a_paused_job_is_not_free(tmp_path: Path) -> None:
+    manual = engine(pool_of_nodes([size[:2] for size in SIZES], (), ("large", "small")))
+    with manual.coordinator(tmp_path, "easy", unit=Unit(node=True, cores=4)) as coordinator:
+        job = submit(coordinator, cores=6, memory_mb=600.0)
+        other = submit(coordinator, cores=1, memory_mb=100.0)
+        coordinator.suspend([job])
+        coordinator.turn()
+        assert shown(coordinator, job, other) == ["suspended", "running"]
+        free = [(row["free"]["cores"], row["free"]["memory_mb"]) for row in node_table(coordinator)]
+        assert sum(cores for cores, _ in free) == 11.0 and sum(mb for _, mb in free) == 2000.0 - 700.0
+        assert free[0][1] <= 400.0
+        manual.end(job)
+        coordinator.turn()
+        assert sum(row["free"]["memory_mb"] for row in node_table(coordinator)) == 1900.0
+
+
 def test_lists_tell_the_gpus_of_a_job_and_of_the_members_of_an_array(tmp_path: Path) -> None:
     manual = engine(pool_of_nodes(SIZES, (GPU,), ("large", "small")))
     with manual.coordinator(tmp_path, "easy", unit=UNIT) as coordinator:

@@ -20,6 +20,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from agent.processes import tree
 from tests.support.labs.components import require
 
@@ -268,6 +270,10 @@ class SlurmLab:
             if daemon := self._daemons.pop(name, None):
                 daemon.kill()
                 daemon.wait()
+        for process in psutil.process_iter(["name", "environ"]):  # an srun would wait for nodes that are gone
+            of = (process.info["environ"] or {}).get("SLURM_CONF")
+            if process.info["name"] == "srun" and of == self.env["SLURM_CONF"]:
+                process.kill()
         for number in range(1, len(self.nodes) + 1):
             for command in (f"link del {self.prefix}v{number}", f"netns del {self.prefix}n{number}"):
                 subprocess.run(["ip", *command.split()], capture_output=True, check=False)

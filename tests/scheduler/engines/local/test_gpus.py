@@ -281,6 +281,14 @@ def test_many_gpus_are_each_chosen_for_itself() -> None:
     assert gpus.choose(range(32), [0], 2) == [0, 31]
 
 
+def test_a_range_of_sizes_that_nobody_chooses_from_is_told(gpus: Up) -> None:
+    for words in (("submit",), ("submit", "--dry-run")):
+        told = [gpus.run(*words, "-n", size, "--", "true").stderr for size in ("1-2", "2", "1")]
+        assert "-n 1-2: the job gets 1 task: " in told[0] and not any(
+            "the job gets" in text for text in told[1:]
+        )
+
+
 def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:
     """Links that NVML tells of decide which ones a job gets."""
     first = gpus.client.submit(["sleep", "60"], gpus=1)
@@ -936,6 +944,35 @@ def test_the_rule_counts_on_after_a_restart(watch: Callable[..., GpuWatch], tmp_
     (job,) = three._jobs.values()
     job.see({0: GpuNow(0.0, 1.0, None, None, [])}, time.monotonic())
     assert job.quiet_s == {0: 0.0}
+
+
+def test_a_rule_that_was_not_committed_is_due_again(watch: Callable[..., GpuWatch]) -> None:
+    """The coordinator was killed after the notice of the same look was kept, and before its commit."""
+    rule = IdleRule(60.0, "end")
+    gpu_watch = watch(rule)
+    gpu_watch.begins("m", 7, (0,))
+    for _ in range(7):
+        show(gpu_watch, 10.0, 0.0)
+    due = (7, "GPU 0: no work for 1:00 min", "end")
+    assert gpu_watch.idle() == [(*due[:2], ""), due]
+    two = watch(rule)
+    two.begins("m", 7, (0,))
+    assert two.idle() == [due] and not two.idle()
+    show(two, 10.0, 0.0)  # by now it is committed
+    three = watch(rule)
+    three.begins("m", 7, (0,))
+    assert not three.idle()
+
+
+def test_the_rule_holds_anew_where_a_program_has_moved(watch: Callable[..., GpuWatch]) -> None:
+    gpu_watch = watch(IdleRule(50.0, "park"), {"gpu-0": [0], "gpu-1": [1]}, moves=True)
+    gpu_watch.begins("m", 7, (0,))
+    for numbers in ((0,), (), (1,)):
+        gpu_watch.has_moved("m", numbers)
+        for _ in range(6):
+            show(gpu_watch, 10.0, 0.0, 0.0)
+        due = [(7, f"GPU {numbers[0]}: no work for 50 s", "park")] if numbers else []
+        assert gpu_watch.idle() == due and not gpu_watch.idle()
 
 
 @pytest.mark.parametrize(

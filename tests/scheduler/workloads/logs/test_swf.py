@@ -279,6 +279,12 @@ def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) 
         (16, (1.0, 0.0, 0.0)),
         (1, (4.0, 0.0, 2.0)),
     ]
+    parts = on_nodes(tmp_path, "job,gpu\n1,0.5\n2,1.5\n3,0\n", nodes)
+    assert [(job.units, job.demand) for job in parts] == [
+        (1, (8.0, 8192.0, 0.5)),
+        (2, (8.0, 0.0, 0.75)),
+        (4, (1.0, 0.0, 0.0)),
+    ]
     mixed = "1xnode[cpu=64,gpu.a100=2,gpu.t4=2]"
     assert [job.demand for job in on_nodes(tmp_path, "job,gpu.t4\n3,1\n", mixed)][2] == (4.0, 0.0, 1.0)
     assert [job.units for job in on_nodes(tmp_path, "", "100")] == [8, 16, 4]

@@ -23,6 +23,7 @@ from tests.support.paths import DATA, SHARED_DATA
 
 EXCERPT = DATA / "google2011-task_events-excerpt.csv"
 ANY = Cluster((Pool("node", 1),))
+WITH_GPUS = parse_cluster("1xnode[cores=64,memory_mb=512000,gpu=4]")
 FILES = settings(max_examples=examples(100))
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
@@ -37,7 +38,7 @@ def data(name: str) -> Path:
 
 
 def read(text: str) -> tuple[list[Arrival], Workload]:
-    workload = load(text, ANY)
+    workload = load(text, WITH_GPUS if "pod_list" in text else ANY)
     return list(workload.arrivals), workload  # type: ignore[arg-type]
 
 
@@ -260,6 +261,15 @@ def test_resources_that_a_cluster_does_not_have_are_named(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=r"demand cores, memory_mb, gpu; the cluster has .*gpu\.t4") as error:
         load(path, parse_cluster("1xnode[cores=64,gpu.a100=2,gpu.t4=2]"))
     assert "memory_mb, gpu" in error.value.remedy
+
+
+def test_demands_that_counted_units_cannot_meet_are_told(tmp_path: Path) -> None:
+    pods = written(tmp_path, "pod_list.csv", PODS + "p,8000,1000,2,1000,,LS,Running,10,110,20\n")
+    with pytest.raises(BadInput, match="the cluster has no gpu") as error:
+        load(pods, parse_cluster("100"))
+    assert "8xnode[cores=...,memory_mb=...,gpu=...]" in error.value.remedy
+    tasks = written(tmp_path, "batch_task.csv", LINES["batch_task.csv"])
+    assert "cores, memory nothing is counted" in load(tasks, parse_cluster("100")).note
 
 
 def test_alibaba_gpu_whole_node_list() -> None:
