@@ -551,6 +551,9 @@ class SimulatedEngine(Engine):
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return "" if spec.move else "it was submitted with --no-move"
 
+    def readiness(self, job: Entry, state: RunState | None) -> str:
+        return self.why_not(job.spec)
+
     def told(self, job: Entry, state: RunState | None) -> str:
         return ""
 
