@@ -82,6 +82,8 @@ def lacks_memory(m: MachineState, job_id: int, placement: Placement) -> bool:
     for claim in m.memory.lacking([claim_of(m, m.jobs.entries[other]) for other in m.cluster.waiting]):
         m.memory.wait(claim)
         m.cluster.withdraw(claim.job_id)
+    if job_id in m.cluster.waiting:  # its least alternative has memory, the chosen one has not
+        m.cluster.withdraw(job_id)
     _ask_anew(m)
     return True
 

@@ -552,7 +552,7 @@ class SimulatedEngine(Engine):
         return "" if spec.move else "it was submitted with --no-move"
 
     def readiness(self, job: Entry, state: RunState | None) -> str:
-        return ""
+        return self.why_not(job.spec)
 
     # -- attempts --------------------------------------------------------------------------------------
 

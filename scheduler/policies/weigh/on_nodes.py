@@ -136,15 +136,14 @@ class NodeWeigh(NodeEasy):
         super().add_first(job)
 
     def _rank(self, job: Job) -> None:
-        self._priced = self._priced or bool(job.alternatives)
-        ways = [(way, self._lengths(way)) for way in job.ways]
+        ways = [(way, self._lengths(way, bool(job.alternatives))) for way in job.ways]
         if job.alternatives:
             ways.sort(key=lambda way: least_area(way[0], way[1], self.rows.sizes))
         self.rows.add(*ways[0])
 
-    def _lengths(self, way: Job) -> list[float]:
+    def _lengths(self, way: Job, varied: bool) -> list[float]:
         may = [name for name in self._places if way.runs_on(name)]
-        if self._priced:
+        if self._priced or varied:
             may = [name for name in may if self._room(name, way.demand) >= way.units]
         return [_length(way, name) if name in may else math.inf for name in self._places]
 
@@ -323,7 +322,7 @@ class NodeWeigh(NodeEasy):
             if math.isfinite(later_s) and abs(later_s) >= 1:
                 how = "later" if later_s > 0 else "earlier"
                 sentence += f"; on {other} it would end {duration(abs(later_s))} {how} than on {pool}"
-        prices = self._price_of(way, pool) if self._priced else ()
+        prices = self._price_of(way, pool) if self._priced and not job.alternatives else ()
         return Reason("; ".join((sentence, *prices)), expected_s)
 
     def _price_of(self, job: Job, pool: str) -> list[str]:

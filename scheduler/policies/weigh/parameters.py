@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +36,7 @@ class WeighParameters:
     most: int = 2
 
     def __post_init__(self) -> None:
-        if min(self.fairness, self.price, self.kwh_price) < 0:
-            raise ValueError("fairness, price and kwh_price must be at least 0")
+        if not all(0 <= value < math.inf for value in (self.fairness, self.price, self.kwh_price)):
+            raise ValueError("fairness, price and kwh_price must be numbers from 0 on")
         if min(self.depth, self.most) < 1:
             raise ValueError("depth and most must be at least 1")

@@ -98,6 +98,22 @@ def test_the_memory_set_aside_is_that_of_the_alternative_that_runs(tmp_path: Pat
         assert memory(coordinator)["set_aside_mb"] == 600.0
 
 
+@pytest.mark.parametrize("policy", ["easy", "weigh"])
+def test_a_job_waits_for_the_memory_of_the_alternative_that_was_chosen(tmp_path: Path, policy: str) -> None:
+    """There is memory for the other one, but the policy, which sees none, would choose as before for ever."""
+    manual = ManualEngine(cluster=Cluster((Pool("core", 16),), memory_mb=1000.0))
+    with manual.coordinator(tmp_path, policy) as coordinator:
+        blocker = submit(coordinator, memory_mb=500.0)
+        faster = {"cores": 8, "memory_mb": 700.0, "time_s": 10.0}
+        job = submit(coordinator, cores=2, memory_mb=100.0, time_s=1000.0, alternatives=(faster,))
+        assert shown(coordinator, blocker, job) == ["running", "waiting"]
+        assert "waits for 700 MB of memory" in why(coordinator, job)
+        manual.end(blocker)
+        coordinator.turn()
+        assert shown(coordinator, job) == ["running"]
+        assert memory(coordinator)["set_aside_mb"] == 700.0
+
+
 def test_a_lost_job_that_goes_on_by_another_alternative_has_the_memory_of_that(tmp_path: Path) -> None:
     manual = engine()
     with manual.coordinator(tmp_path, "fcfs", unit=UNIT) as coordinator:

@@ -98,9 +98,16 @@ def test_of_many_jobs_with_alternatives_only_the_first_waits_for_a_better_one() 
         way = Job(number, 0, 1, 25, demand=(2.0, 0.0, 0.0), alternative=1)
         job = Job(number, 0, 1, 10, demand=(1.0, 0.0, 1.0), alternatives=(way,))
         arrivals.append(Arrival(job, 10, others_s=(25.0,)))
-    outcomes, _ = run(create("weigh"), World(Cluster((pool,)), tuple(arrivals)))
+    policy, told = create("weigh"), list[str]()
+
+    def ask(view: View) -> None:
+        for job in view.waiting.values() if view.upcoming is None else ():
+            told.append(policy.why(job, view).sentence)
+
+    outcomes, _ = run(policy, World(Cluster((pool,)), tuple(arrivals)), ask)
     begun = {o.job.id: (o.start_s, o.segments[0].placement.alternative) for o in outcomes}
     assert begun == {1: (0, 0), 2: (10, 0), 3: (0, 1), 4: (0, 1), 5: (0, 1), 6: (20, 0)}
+    assert told and not any("costs others" in sentence for sentence in told)  # prices decide nothing there
 
 
 def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:

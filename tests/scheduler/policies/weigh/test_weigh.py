@@ -302,7 +302,9 @@ def test_a_hole_must_be_long_beside_what_it_may_cost(half_s: float, start_s: flo
     assert {outcome.job.id: outcome.start_s for outcome in outcomes}[3] == start_s
 
 
-@pytest.mark.parametrize("wrong", [{"fairness": -1.0}, {"price": -0.5}, {"depth": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"fairness": -1.0}, {"price": math.nan}, {"kwh_price": math.inf}, {"depth": 0}]
+)
 def test_parameters_that_make_no_sense(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(ValueError, match=r"from 0 on|at least 1"):
         WeighParameters(**wrong)  # type: ignore[arg-type]
