@@ -31,10 +31,11 @@ until then.
 
 is below its own index (costs at their 90 % quantile, times left as believed: at the quantiles of both
 half as many give way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
-not: a stopped job soon has the lower index, so two do not take turns for long. Such a job also starts
-before the oldest if that would give way to it at once. One at a time has its room made; it holds the
-reservation until the others have stopped. Who waits asks again when it has waited for about twice as long,
-or when a restart is over.
+not: a stopped job soon has the lower index, so two do not take turns for long. The length
+of a job whose size is fixed counts as many times as it needs more than an equal share of the machine
+(Themis, 2020). Who outranks the oldest job so far also starts before it. One at a time has its room made; it
+holds the reservation until the others have stopped. Who waits asks again when it has waited for about twice
+as long, or when a restart is over.
 """
 
 from __future__ import annotations
@@ -330,7 +331,11 @@ class Turns:
         attained = claim.state.attained_s(self.view.now)
         wait = claim.state.waited_s(self.view.now)
         area = claim.left_s * (1.0 if is_unknown(claim.state.job) else claim.ways.area) + paid
-        return area / (1.0 + self.parameters.fairness * wait / max(claim.left_s + attained, FLOOR_S))
+        length_s = max(claim.left_s + attained, FLOOR_S)
+        if not claim.state.job.malleable:
+            jobs = len(self.view.waiting) + len(self.view.running) + len(self.view.suspended)
+            length_s *= max(1.0, claim.ways.least.share * jobs)
+        return area / (1.0 + self.parameters.fairness * wait / length_s)
 
     def rank(self, claim: Claim) -> tuple[int, float, int]:
         return -claim.state.job.priority, self.index(claim), claim.state.job.id
