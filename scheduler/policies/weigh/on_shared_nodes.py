@@ -32,9 +32,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, combinations
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -489,10 +490,18 @@ class Market:
                 left, of = left_s(view.state(job.id), view.now, name), work[share.nodes]
                 of[job.program] = of.get(job.program, 0.0) + left
                 parts[share.nodes][job.program] = 1.0 if whole.nodes >= share.nodes else 1.0 / self._most
-        return {
-            nodes: (least_time(of, self.places.slowdowns, self._most, parts[nodes])[1], parts[nodes])
-            for nodes, of in work.items()
-        }
+        return {nodes: (self._worth(of, parts[nodes]), parts[nodes]) for nodes, of in work.items()}
+
+    def _worth(self, work: Mapping[str, float], parts: Mapping[str, float]) -> dict[str, float]:
+        """Return the dual prices; of a short queue the mean of those with one job more of each program.
+
+        There a job is much of the work: what is a good partner now may be lacking behind it.
+        """
+        few = max(len(self.view.waiting), len(work)) <= PARTNERS and len(self.view.cluster.pools) == 1
+        one_s = sum(work.values()) / max(len(self.view.waiting), 1)
+        works = [{**work, program: work[program] + one_s} for program in work] if few else [work]
+        worths = [least_time(of, self.places.slowdowns, self._most, parts)[1] for of in works]
+        return {program: fmean(worth[program] for worth in worths) for program in work}
 
 
 def _slower(slow: float) -> str:
