@@ -299,7 +299,7 @@ class NodeLayers(DeviceMoves):
         folder = f"/tmp/tenbin-{hashlib.sha256(order.mark.encode()).hexdigest()[:16]}"
         return replace(order, layer=folder, library=library, device=slot.key)
 
-    def told(self, job: Entry, state: RunState | None) -> str:
+    def readiness(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be parked now, or why not."""
         if state is None:
             return NOT_BEGUN

@@ -213,7 +213,7 @@ class Layer(DeviceMoves):
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return "" if spec.move else "it was submitted with --no-move"
 
-    def told(self, job: Entry, state: RunState | None) -> str:
+    def readiness(self, job: Entry, state: RunState | None) -> str:
         return ""
 
 

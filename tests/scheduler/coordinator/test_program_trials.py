@@ -72,7 +72,7 @@ class DeviceEngine(VirtualEngine):
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return ""
 
-    def told(self, job: Entry, state: RunState | None) -> str:
+    def readiness(self, job: Entry, state: RunState | None) -> str:
         return ""
 
     def place(self, job: Entry, placement: Placement) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 
-from scheduler.model.interference import Pressure, SharedNodeInterference, load_pairs
+from scheduler.model.interference import Pressure, SharedNodeInterference, Slowdowns, load_pairs
 from scheduler.model.jobs import Cluster, EstimateKind, Job, JobState, Placement, Pool
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
@@ -20,7 +20,7 @@ HERE = Placement("node", 1, ((0, 1),))
 
 
 @dataclass(frozen=True)
-class Halved:
+class Halved(Slowdowns):
     """All programs are half as fast beside others."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:

@@ -729,7 +729,7 @@ def test_a_job_whose_gpus_all_do_nothing_is_ended_by_the_rule(up: Up, tmp_path: 
     why = "GPU 1: no work for 1 s (tenbin up --idle-gpu)"
     assert (ended["stage"], ended["trouble"]) == ("cancelled", why)
     assert seen_idle(up, 2) == [f"{why}; it is ended"]
-    until(lambda: note.exists() and note.read_text().count("\n") == 2 and log.read_text().count("\n") == 2)
+    until(lambda: all(file.exists() and file.read_text().count("\n") == 2 for file in (note, log)))
     assert sorted(note.read_text().splitlines()) == [f"ended: {why}", f"idle: {why}; it is ended"]
     assert sorted(log.read_text().splitlines()) == ["ended 2 cancelled", "idle 2 running"]
     assert up.client.call("GET", f"/jobs/{works.id}")["stage"] == "running"
