@@ -34,6 +34,11 @@ class Claim(NamedTuple):
     job_id: int
     mb: float
 
+    @property
+    def turn(self) -> tuple[int, int]:
+        """What decides between jobs; the claims of one job, in its alternatives, have the same."""
+        return self.minus_priority, self.job_id
+
 
 class MachineMemory:
     """The memory that is set aside for jobs, and the jobs that are short of theirs.
@@ -93,7 +98,7 @@ class MachineMemory:
         return [
             claim
             for claim in claims
-            if claim.mb > (free_mb if first is None or claim <= first else min(free_mb, spare_mb))
+            if claim.mb > (free_mb if first is None or claim.turn <= first.turn else min(free_mb, spare_mb))
             and claim.job_id not in self._held
         ]
 

@@ -33,6 +33,8 @@ def test_histories(policy: str, machine: str) -> None:
         (34002, "mctb", "devices"),  # waits for a failure that a retry has undone: held without a reason
         (54006, "las-prompt", "nodes"),  # suspended and resumed as it wrote its checkpoint: it was failed
         (272, "regions", "cores"),  # the clock was set back to before the begin of a job that waits
+        (900002, "weigh", "memory"),  # the chosen alternative lacked memory: the policy began anew for ever
+        (513587, "kairos", "choices"),  # short of memory in one alternative: in its own way in another
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
