@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from agent.inventory import Roots, fields, gather, read, read_mounts
+from agent.kept_answers import Answer, KeptAnswers
 from agent.node_profile.identity import explain
 from agent.processes import control_groups
-from agent.trials import Answer, Trials
 from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
 from probes.memory_plan import ELEMENT, ONE_NODE, choose_area, choose_arrays, plan_writings
@@ -67,7 +67,7 @@ class Case:
 
     inventory: Inventory
     roots: Roots
-    trials: Trials = field(default_factory=Trials)
+    answers: KeptAnswers = field(default_factory=KeptAnswers)
 
     @cached_property
     def topology(self) -> Topology:
@@ -685,7 +685,7 @@ def _opencl_layer(case: Case) -> Finding:
         why = build.trouble()
         return Answer(missing=(Missing(what="compiler", reason=why, remedy=build.REMEDY),) if why else ())
 
-    compiled = case.trials.answer("compiler", build.installed_files(), compile_headers)
+    compiled = case.answers.answer("compiler", build.installed_files(), compile_headers)
     for trouble in compiled.missing:
         return limited("checkpoint", nothing, trouble.reason, trouble.remedy)
     try:
@@ -775,11 +775,11 @@ def _scaling(case: Case) -> Iterator[Finding]:
         yield ok("scaling", f"speed-up on 1..{cores} cores", reason)
 
 
-def _kept(trials: Trials) -> Iterator[Finding]:
+def _kept(answers: KeptAnswers) -> Iterator[Finding]:
     """Say what was not tried now, and since when it is known."""
-    if trials.kept_s:
-        ago = duration(round(time.time() - min(trials.kept_s.values())))
-        what = f"{', '.join(trials.kept_s)}: tried {ago} ago, nothing of them has changed since"
+    if answers.kept_s:
+        ago = duration(round(time.time() - min(answers.kept_s.values())))
+        what = f"{', '.join(answers.kept_s)}: tried {ago} ago, nothing of them has changed since"
         yield ok("machine", what, "tenbin doctor --again tries them anew")
 
 
@@ -790,7 +790,7 @@ def examine(
     settings: Settings,
     inventory: Inventory | None = None,
     last: Profile | None = None,
-    trials: Trials | None = None,
+    answers: KeptAnswers | None = None,
 ) -> list[Finding]:
     """Collect all findings, by probe in the order of the registry, then those of the whole machine.
 
@@ -798,16 +798,16 @@ def examine(
         settings: where to look; without checkpoint folders, at the default folder of a profile.
         inventory: the node's inventory, if it is known already.
         last: the node's last profile; a finding says how the node has changed since.
-        trials: keeps what drivers, MPI and compiler answer; None: they are tried anew.
+        answers: keeps what drivers, MPI and compiler answer; None: they are tried anew.
     """
-    trials = trials or Trials()
+    answers = answers or KeptAnswers()
     if not settings.storage:
         settings = settings.model_copy(update={"storage": (default_storage(),)})
     roots = Roots.of(settings)
     busy = list(load_findings(roots))  # before the drivers are asked, which is work too
-    case = Case(inventory or gather(settings, trials), roots, trials)
+    case = Case(inventory or gather(settings, answers), roots, answers)
     findings = [*probe_findings(case), *power_findings(case), *machine_findings(case), *busy]
-    findings += _kept(trials)
+    findings += _kept(answers)
     if last is not None:
         findings += changes(case, last)
     order = [*PROBES, "machine"]

@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent.trials import LINKER, Answer, Trials
+from agent.kept_answers import LINKER, Answer, KeptAnswers
 from probes.folders import inspect_folder
 from probes.mpi import installed
 from probes.powercap import zones
@@ -862,16 +862,16 @@ def _in_own_namespaces(roots: Roots) -> bool:
 # -- the inventory -----------------------------------------------------------------------------------------
 
 
-def gather(settings: records.Settings, trials: Trials | None = None) -> records.Inventory:
+def gather(settings: records.Settings, kept: KeptAnswers | None = None) -> records.Inventory:
     """Take the inventory of this node; ``missing`` has what could not be found out, with its reason.
 
     The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
     waiting for drivers.
 
     Args:
-        trials: keeps what drivers and MPI answer; None: they are tried anew.
+        kept: keeps what drivers and MPI answer; None: they are tried anew.
     """
-    sysfs, tried = str(settings.sysfs), (trials or Trials()).answer
+    sysfs, tried = str(settings.sysfs), (kept or KeptAnswers()).answer
     with ThreadPoolExecutor() as pool:
         answers = [
             pool.submit(tried, "OpenCL", _driver_files(), partial(ask, "opencl")),

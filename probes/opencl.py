@@ -55,7 +55,7 @@ _INSTALL = "install a driver: the vendor's, or 'apt-get install pocl-opencl-icd'
 
 
 class Lack(NamedTuple):
-    """What keeps devices from being found or used, and what helps."""
+    """A reason why devices are not found or cannot be used, and its remedy."""
 
     driver: str
     lack: str

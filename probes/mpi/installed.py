@@ -22,10 +22,10 @@ def launchers() -> Iterator[Path]:
 
 def files() -> list[Path]:
     """List what starts and loads an MPI: launchers and libraries beside them, mpi4py, packages."""
-    found = list(launchers())
-    folders = {folder for path in found for folder in (path.parent.parent, path.resolve().parent.parent)}
+    programs = list(launchers())
+    folders = {folder for path in programs for folder in (path.parent.parent, path.resolve().parent.parent)}
     libraries = [file for folder in sorted(folders) for file in folder.glob("lib*/libmpi*")]
     spec = find_spec("mpi4py")
     packages = [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
     modules = [file for folder in packages for file in folder.glob("MPI*.so")]
-    return [*found, *libraries, *modules, *(folder.parent for folder in packages)]
+    return [*programs, *libraries, *modules, *(folder.parent for folder in packages)]

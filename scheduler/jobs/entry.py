@@ -164,7 +164,7 @@ class Entry(JobState):
 
     @property
     def goals(self) -> tuple[Placement, ...]:
-        """Where the job is to go on when it has left its place; what is reserved for it comes first."""
+        """Places where it is to go on when it has left its own; the one reserved for it comes first."""
         return self.fallbacks if self.moves_to is None else (self.moves_to, *self.fallbacks)
 
     @property

@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
     @property
     def turn(self) -> tuple[int, int]:
-        """What decides between jobs; the claims of one job, in its alternatives, have the same."""
+        """Its place among the claims of all jobs; those of one job, in its alternatives, have the same."""
         return self.minus_priority, self.job_id
 
 

@@ -104,11 +104,11 @@ class NodeInventory:
         most = max(free.values(), default=0)
         held, chosen = math.inf, dict[int, int]()
         for count in range(-(-units // most), len(free) + 1) if most else ():
-            each = -(-units // count)
-            able = sorted((node for node in free if free[node] >= each), key=free.__getitem__)
-            if len(able) >= count and each * count < held:
-                held, chosen = each * count, dict.fromkeys(able[:count], each)
-            if held == units or each == 1:
+            share = -(-units // count)
+            able = sorted((node for node in free if free[node] >= share), key=free.__getitem__)
+            if len(able) >= count and share * count < held:
+                held, chosen = share * count, dict.fromkeys(able[:count], share)
+            if held == units or share == 1:
                 break
         return chosen
 

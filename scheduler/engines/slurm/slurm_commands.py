@@ -347,7 +347,7 @@ DOCTOR = "see: tenbin slurm doctor"
 
 
 class Answer(NamedTuple):
-    """What Slurm prints when a call fails for one reason; ``signs``: any of these, as parts of words."""
+    """A reason why calls fail, by what Slurm prints then; ``signs``: any of these, as parts of words."""
 
     kind: type[SlurmError]
     signs: tuple[str, ...]

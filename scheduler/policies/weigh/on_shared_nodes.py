@@ -410,8 +410,8 @@ class Market:
                 yield from self._alone(candidate)
         for jobs in chain.from_iterable(combinations(partners, size) for size in range(2, self._most + 1)):
             nodes = {candidate.share.nodes for candidate in jobs if candidate.share}
-            wanted = of is None or any(candidate.job.id == of for candidate in jobs)
-            if len(nodes) == 1 and max(nodes) <= empty and wanted:
+            is_there = of is None or any(candidate.job.id == of for candidate in jobs)
+            if len(nodes) == 1 and max(nodes) <= empty and is_there:
                 yield from (self._group(jobs, bindings) for bindings in bindings_of(len(jobs)))
 
     def _alone(self, candidate: Candidate) -> Iterator[Group]:

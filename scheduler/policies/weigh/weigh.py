@@ -130,16 +130,16 @@ class Candidate(NamedTuple):
     on_the_way: str = ""
 
 
-def ways_of(state: JobState, several: bool) -> list[JobState]:
-    """Return the job as it would be in each of its alternatives, and on several classes on each size.
+def ways_of(state: JobState, *, with_sizes: bool) -> list[JobState]:
+    """Return the job as it would be in each of its alternatives, and of these, if asked for, on each size.
 
     One that has begun keeps to its alternative, and without a checkpoint to its size.
     """
     job, waits = state.job, state.stage is WAITING
-    if not job.alternatives and not (several and job.speed):
+    if not job.alternatives and not (with_sizes and job.speed):
         return [state]
     ways = job.ways if waits else (job.way(state.place),)
-    if not several:
+    if not with_sizes:
         return [replace(state, job=way) for way in ways]
     sizes = None if waits or job.stop is CHECKPOINT else (state.place.units,)
     return [replace(state, job=on(way, units)) for way in ways for units in sizes or sizes_of(way)]
@@ -257,7 +257,10 @@ class Weigh(Policy):
         return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
 
     def _enter(self, state: JobState, view: View) -> None:
-        ways = [(way.job, lengths_of(way, view, self._pools)) for way in ways_of(state, len(self._pools) > 1)]
+        ways = [
+            (way.job, lengths_of(way, view, self._pools))
+            for way in ways_of(state, with_sizes=len(self._pools) > 1)
+        ]
         job, lengths = ways[0]
         if len(ways) > 1:
             job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
@@ -294,8 +297,8 @@ class Weigh(Policy):
 
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
-        some = self._ranks(view.in_service, view)[0] if view.waiting else []
-        waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
+        ranks = self._ranks(view.in_service, view)[0] if view.waiting else []
+        waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in ranks)])
         if not self._changed and self._new.isdisjoint(waits):
             return []
         self._changed, self._new = False, set()
@@ -325,13 +328,13 @@ class Weigh(Policy):
         """Start, move or reserve for the jobs in their order."""
         view, left, reserved = decision.view, decision.left, set[str]()
         waits: list[JobState] = []
-        for ranks in ranked:
+        for job_state in ranked:
             if max(left.values()) <= 0:
                 return
-            if ranks.job.id in view.running:
-                decision.move(ranks)
+            if job_state.job.id in view.running:
+                decision.move(job_state)
                 continue
-            best = decision.best(ranks)
+            best = decision.best(job_state)
             if best is None:
                 continue
             state = best.state
@@ -342,7 +345,7 @@ class Weigh(Policy):
                 if best.start_s == math.inf:
                     return
                 reserved.add(best.pool)
-                best = decision.on_the_way(ranks, best)
+                best = decision.on_the_way(job_state, best)
                 decision.reserve(best.pool, best.start_s, best.end_s, state.job.units)
                 if best.on_the_way:
                     decision.start(best.state, best.on_the_way, best.start_s)
@@ -381,7 +384,7 @@ class Weigh(Policy):
                 and way.job.runs_on(pool)
                 and way.job.reference_s(pool) < whole_s
                 and way.left(view.now, pool).middle + view.costs.move_s(job, here, pool).middle < left_here
-                for way in ways_of(state, True)
+                for way in ways_of(state, with_sizes=True)
                 for pool in self._pools
             ):
                 yield stays
@@ -461,7 +464,7 @@ class Decision:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for way in ways_of(state, len(self.plans) > 1):
+        for way in ways_of(state, with_sizes=len(self.plans) > 1):
             job = way.job
             for pool in self.plans:
                 if self._may(way, pool):
@@ -485,11 +488,11 @@ class Decision:
         """Tell if the end of a job may be believed: on one class not where its run time is unknown."""
         return len(self.plans) > 1 or job.reference_s(pool) < math.inf
 
-    def on_the_way(self, ranks: JobState, best: Candidate) -> Candidate:
+    def on_the_way(self, waiting: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
-        state, now, costs, most, found = best.state, self.view.now, self.view.costs, 0.0, best
+        state, now, costs, most, chosen = best.state, self.view.now, self.view.costs, 0.0, best
         job, prices = state.job, self.prices
-        able = product(ways_of(ranks, True), self.plans) if job.stop is CHECKPOINT else ()
+        able = product(ways_of(waiting, with_sizes=True), self.plans) if job.stop is CHECKPOINT else ()
         for way, pool in able:
             units = way.job.units
             if pool == best.pool or not job.runs_on(pool) or self.left[pool] < units:
@@ -504,8 +507,8 @@ class Decision:
             taken = prices[pool] * units * (best.start_s - now) - prices[best.pool] * job.units * saved
             if saved - taken > most:
                 most = saved - taken
-                found = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, state=way)
-        return found
+                chosen = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, state=way)
+        return chosen
 
     def move(self, state: JobState) -> None:
         """Move a running job if that surely costs less than that it stays; else its place stays reserved."""
@@ -514,7 +517,7 @@ class Decision:
         second_here = 1.0 + prices[here] * job.units  # what it costs
         best, least = None, stays.middle * second_here
         stop = view.costs.stop_s(job, here)
-        for way, pool in product(ways_of(view.running[job.id], True), self.plans):
+        for way, pool in product(ways_of(view.running[job.id], with_sizes=True), self.plans):
             units = way.job.units
             if (pool, units) == (here, job.units) or not job.runs_on(pool) or self.left[pool] < units:
                 continue

@@ -63,14 +63,14 @@ def doctor(
             raise typer.Exit(Unavailable.exit_code)
         return
     from agent.doctor import examine
-    from agent.trials import Trials
+    from agent.kept_answers import KeptAnswers
     from profiles.files.safe_files import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
     last = stored_profiles(None).newest_whole(socket.gethostname())
     last = None if last and last.emulated else last
-    _print(examine(Settings(storage=folders), last=last, trials=Trials(keeps=True, again=again)), json)
+    _print(examine(Settings(storage=folders), last=last, answers=KeptAnswers(keeps=True, again=again)), json)
 
 
 def _print(findings: list[Finding], json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What drivers, MPI and compiler answered when they were tried, kept in the user's cache for a day.
+"""Answers of drivers, MPI and compiler, kept in the user's cache for a day.
 
 An answer is kept if nothing was amiss, with what it rests on: this process's variables, rights and kernel,
 and size and time of each file (libraries, lists of drivers, launchers, headers, devices, tenbin's own code).
@@ -23,20 +23,12 @@ from profiles.errors import BadInput
 from profiles.files.safe_files import closed_folder, default_storage, open_own, write_whole
 
 LONGEST_S = 86_400.0
-OF_SHELLS = {
-    "_",
-    "COLUMNS",
-    "LINES",
-    "OLDPWD",
-    "PWD",
-    "SHLVL",
-    "TERM",
-}  # variables that tell nothing of drivers
+OF_SHELLS = {"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM"}  # they tell nothing of drivers
 LINKER = Path("/etc/ld.so.cache")  # the dynamic linker's list of the system's libraries
 
 
 class Answer(records.InventoryRecord):
-    """The answer of what was tried; ``files``: the libraries that it was found to rest on."""
+    """The answer of what was tried; ``files``: the libraries that it turned out to rest on."""
 
     opencl: tuple[records.OpenCLDevice, ...] = ()
     gpus: tuple[records.Gpu, ...] = ()
@@ -46,7 +38,7 @@ class Answer(records.InventoryRecord):
 
 
 @dataclass
-class Trials:
+class KeptAnswers:
     """The answers of one examination.
 
     Attributes:
@@ -70,20 +62,20 @@ class Trials:
             return attempt()
         paths, basis, file = [str(path) for path in files], _basis(*about), None
         with suppress(OSError, ValueError, KeyError, TypeError, BadInput):
-            folder = closed_folder(closed_folder(default_storage()) / "trials")
+            folder = closed_folder(closed_folder(default_storage()) / "answers")
             file = folder / f"{os.uname().nodename}-{what}.json"
             kept = None if self.again else _read(file, paths, basis)
             if kept is not None:
-                found = Answer.model_validate(kept["answer"])
+                answer = Answer.model_validate(kept["answer"])
                 self.kept_s[what] = kept["at_s"]
-                return found
-        at_s, found = time.time(), attempt()
-        if file and not found.missing and not found.gpus:  # what GPUs say of themselves changes
-            states = {path: _state(path) for path in (*paths, *found.files)}
-            text = {"at_s": at_s, "basis": basis, "files": states, "answer": found.model_dump(mode="json")}
+                return answer
+        at_s, answer = time.time(), attempt()
+        if file and not answer.missing and not answer.gpus:  # what GPUs say of themselves changes
+            states = {path: _state(path) for path in (*paths, *answer.files)}
+            text = {"at_s": at_s, "basis": basis, "files": states, "answer": answer.model_dump(mode="json")}
             with suppress(OSError):
                 write_whole(file, json.dumps(text), mode=0o600)
-        return found
+        return answer
 
 
 def _read(file: Path, paths: Iterable[str], basis: str) -> dict[str, Any] | None:

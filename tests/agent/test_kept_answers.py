@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import trials
-from agent.trials import Answer, Trials
+from agent import kept_answers
+from agent.kept_answers import Answer, KeptAnswers
 from profiles.records import Missing, Mpi
 from tests.support.programs import tenbin
 from tests.support.records import make_gpu
@@ -29,7 +29,7 @@ class Machine:
         return self.found
 
     def is_tried(self, *more: Path, again: bool = False, about: str = "") -> bool:
-        before, examined = self.times, Trials(keeps=True, again=again)
+        before, examined = self.times, KeptAnswers(keeps=True, again=again)
         files = [self.library, self.library.parent / "absent.so", *more]
         assert examined.answer("MPI", files, self.attempt, about) == self.found
         assert (self.times > before) == (not examined.kept_s)
@@ -39,7 +39,7 @@ class Machine:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "tenbin" / "trials"
+    return tmp_path / "cache" / "tenbin" / "answers"
 
 
 def test_an_answer_is_kept_until_something_changes(
@@ -68,7 +68,11 @@ def test_an_answer_is_kept_for_a_day(cache: Path, tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     assert machine.is_tried()
     (kept,) = cache.iterdir()
-    for age_s, is_old in ((trials.LONGEST_S - 600, False), (trials.LONGEST_S + 1, True), (-60, True)):
+    for age_s, is_old in (
+        (kept_answers.LONGEST_S - 600, False),
+        (kept_answers.LONGEST_S + 1, True),
+        (-60, True),
+    ):
         kept.write_text(json.dumps({**json.loads(kept.read_text()), "at_s": time.time() - age_s}))
         assert machine.is_tried() == is_old
 
