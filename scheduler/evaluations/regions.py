@@ -329,6 +329,7 @@ POLICIES = {
     "regions by the rule, first fit": "regions,inside=first-fit",
     "the same, every day": "regions,inside=first-fit,interval_s=86400",
     "soft regions": "soft-regions",
+    "weigh": "weigh",
 }
 ASSUMPTIONS = (
     "K's job statistics are not public: generator k-mix makes mixes from tables 3 and 5, so these agree by "

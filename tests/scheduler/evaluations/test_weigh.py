@@ -48,6 +48,15 @@ def test_parts_of_a_log_are_simulated_by_themselves(log: Path) -> None:
     assert simulate(WeighCase(replace(ground, first=1), "fcfs", 1)).wait_s == second.wait_s
 
 
+def test_a_schedule_of_cqsim_is_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two jobs that take all the machine the second waits for the first."""
+    with gzip.open(tmp_path / weigh.CQSIM, "wt") as file:
+        file.write("1;8;8;900.0;300.0;0.0;0.0;0.0;300.0\n2;8;8;900.0;300.0;200.0;100.0;300.0;600.0\n")
+    monkeypatch.setenv("TENBIN_DATA", str(tmp_path))
+    figures = simulate(WeighCase(Ground("log", "8", weigh.CQSIM, "easy", part=2), "easy", 0))
+    assert (figures.wait_s, figures.makespan_s) == (100.0, 600.0)
+
+
 def test_figures_are_the_simulators_on_a_fresh_seed() -> None:
     ground = Ground("model", "64", "generator:lublin,jobs=100,load=0.9", "easy")
     cluster = parse_cluster("64")
@@ -83,13 +92,15 @@ def test_changes_are_paired() -> None:
 def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)
+    monkeypatch.setattr(weigh, "ABLATIONS", {"depth=1": (few[0].label,)})
     for other in (weigh.capped_gpus, weigh.unknown_lengths):
         monkeypatch.setattr(other, "evaluate", lambda *_: ([], Table("", (), ())))
     done: list[str] = []
     result = weigh.evaluate("small", lambda *said: done.append(said[2]))
-    assert len(done) == 2 * weigh.SEEDS["small"] + 1
+    assert len(done) == 2 * weigh.SEEDS["small"] + 2 + 1
     assert {finding.of for finding in result.findings} == {few[0].label}
     assert [row[0] for row in result.tables[0].rows] == [few[0].label]
+    assert [row[:3] for row in result.tables[1].rows] == [("depth=1", few[0].label, 2)]
 
 
 def test_jobs_wait_where_their_waits_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
