@@ -18,7 +18,7 @@ import psutil
 
 from agent.inventory import Roots, fields, gather, link_name, number, read
 from agent.measured_node import Watch, node_lock, with_storage
-from agent.node_profile.identity import deciding_facts, node_kind
+from agent.node_profile.identity import amounts_of, deciding_facts, node_kind
 from agent.node_profile.probe_process import run_child
 from probes.registry import BATTERY, CHECKS, DEVICES
 from probes.run import Event
@@ -53,7 +53,7 @@ def make_check(
         created = datetime.now(UTC)
         tell("what the machine is")
         inventory = gather(settings)
-        facts = facts_of(inventory, settings)
+        facts, amounts = facts_of(inventory, settings)
         tell("how fast it is")
         watch = CheckWatch.begin(settings.sysfs)
         for probe, entry in CHECKS.items():
@@ -84,6 +84,7 @@ def make_check(
         ),
         devices=tuple(events.devices),
         facts=facts,
+        amounts=amounts,
         conditions=conditions.model_copy(
             update={"cpu_share_ratio": None if share is None else round(share, 4)}
         ),
@@ -131,15 +132,19 @@ PLAIN_QUEUES = {"noqueue", "mq", "fq", "fq_codel", "pfifo_fast", "pfifo"}
 TOOL_S = 2.0
 
 
-def facts_of(inventory: Inventory, settings: Settings) -> dict[str, str]:
-    """List the facts by name; what this machine does not tell is left out."""
+def facts_of(inventory: Inventory, settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
+    """List the facts by name, and how much there is of those that are amounts.
+
+    What this machine does not tell is left out.
+    """
     roots = Roots.of(settings)
+    links = list(_links(roots))
     facts: dict[str, str | None] = {
         **deciding_facts(inventory),
         **{f"cap of {zone.name}": f"{zone.cap_w:g} W" for zone in inventory.power if zone.cap_w is not None},
         **{f"cap of GPU {g.index}": f"{g.power_limit_w:g} W" for g in inventory.gpus if g.power_limit_w},
         **_firmware(roots),
-        **dict(_links(roots)),
+        **{name: f"x{width} ({what})" for name, width, what in links},
         **dict(_queues()),
     }
     limits = inventory.limits
@@ -149,7 +154,8 @@ def facts_of(inventory: Inventory, settings: Settings) -> dict[str, str]:
         "memory limit": None if limits.memory_mb is None else f"{limits.memory_mb:.0f} MB",
         "CPUs allowed": None if limits.threads is None else str(limits.threads),
     }
-    return {name: value for name, value in facts.items() if value}
+    amounts = amounts_of(inventory) | {name: float(width) for name, width, _ in links}
+    return {name: value for name, value in facts.items() if value}, amounts
 
 
 def _firmware(roots: Roots) -> dict[str, str | None]:
@@ -161,14 +167,14 @@ def _firmware(roots: Roots) -> dict[str, str | None]:
     }
 
 
-def _links(roots: Roots) -> Iterator[tuple[str, str]]:
-    """Yield the width of each PCIe link; not its speed, which falls while a device rests."""
+def _links(roots: Roots) -> Iterator[tuple[str, int, str]]:
+    """Yield name, width and device of each PCIe link; not its speed, which falls while a device rests."""
     for device in sorted((roots.sysfs / "bus/pci/devices").glob("*")):
         kind = PCI_CLASSES.get((read(device / "class") or "")[:4])
         width = number(device / "current_link_width")
         if kind and width:
             driver = link_name(device / "driver") or "no driver"
-            yield f"PCIe link {device.name}", f"x{width} ({kind}, {driver})"
+            yield f"PCIe link {device.name}", width, f"{kind}, {driver}"
 
 
 def _queues() -> Iterator[tuple[str, str]]:

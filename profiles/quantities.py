@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -161,16 +163,19 @@ def memory(mb: float) -> str:
 # -- facts of a machine that differ ------------------------------------------------------------------------
 
 
-# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
-CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
+NO_AMOUNTS: Mapping[str, float] = MappingProxyType({})
 
 
 class Difference(NamedTuple):
-    """A fact that is not what it was; None: it was not there before, or is gone."""
+    """A fact that is not what it was; None: it was not there before, or is gone.
+
+    ``is_loss``: there is less of something now, or nothing.
+    """
 
     fact: str
     before: str | None
     after: str | None
+    is_loss: bool = False
 
     def __str__(self) -> str:
         if self.after is None:
@@ -179,27 +184,25 @@ class Difference(NamedTuple):
             return f"{self.fact} is new ({self.after})"
         return f"{self.fact} {self.before} -> {self.after}"
 
-    @property
-    def is_loss(self) -> bool:
-        """Tell whether there is less of something now, or nothing."""
-        if self.before is None or not self.fact.startswith(CAPACITIES):
-            return False
-        before, after = _amount(self.before), _amount(self.after or "")
-        if self.after is None or before is None or after is None:
-            return self.after is None
-        return after < before
 
+def compare_facts(
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    had: Mapping[str, float] = NO_AMOUNTS,
+    has: Mapping[str, float] = NO_AMOUNTS,
+) -> list[Difference]:
+    """List the facts that differ; none where those before are not known.
 
-def compare_facts(before: dict[str, str], after: dict[str, str]) -> list[Difference]:
-    """List the facts that differ; none where those before are not known."""
-    every = [Difference(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
-    return [difference for difference in every if before and difference.before != difference.after]
-
-
-def _amount(text: str) -> float | None:
-    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
-    number = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
-    return float(number[1]) if number else None
+    Args:
+        had, has: of facts that are amounts, how much there was, and is.
+    """
+    differences = []
+    for name in dict.fromkeys((*before, *after)) if before else ():
+        old, new = before.get(name), after.get(name)
+        less = name in had and (new is None or has.get(name, had[name]) < had[name])
+        if old != new:
+            differences.append(Difference(name, old, new, less))
+    return differences
 
 
 def counted(count: int, noun: str) -> str:

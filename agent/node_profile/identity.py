@@ -132,6 +132,22 @@ def deciding_facts(inventory: Inventory) -> dict[str, str]:
     return {what: value for what, value in facts.items() if value is not None}
 
 
+def amounts_of(inventory: Inventory) -> dict[str, float]:
+    """Say how much there is, of the deciding facts that are amounts."""
+    i = inventory
+    amounts: dict[str, float] = {
+        "memory": round(i.memory_mb * 1e6 / 2**30),
+        "sockets": i.cpu.sockets,
+        "logical CPUs": i.cpu.threads,
+        **{f"interface {n.name}": n.speed_mbit or 0.0 for n in i.network if not n.virtual},
+        **{f"GPU {g.index}": round(g.memory_mb * 1e6 / 2**30) for g in i.gpus},
+    }
+    for c in i.cpu.caches:
+        name = _cache(c.level, c.kind)
+        amounts[name] = amounts.get(name, 0.0) + c.instances * c.size_kb
+    return amounts
+
+
 def _cpu(cpu: Cpu) -> dict[str, str | None]:
     facts: dict[str, str | None] = {
         "processor": cpu.model,
@@ -151,8 +167,12 @@ def _cpu(cpu: Cpu) -> dict[str, str | None]:
             for c in sorted(cpu.caches, key=lambda c: (c.size_kb, c.shared_by_cpus))
             if (c.level, c.kind) == level
         ]
-        facts[f"L{level[0]} {level[1]} cache"] = ", ".join(sizes)
+        facts[_cache(*level)] = ", ".join(sizes)
     return facts
+
+
+def _cache(level: int, kind: str) -> str:
+    return f"L{level} {kind} cache"
 
 
 def _on(value: bool) -> str:

@@ -169,6 +169,9 @@ class Check(Record):
     figures: tuple[Figure, ...] = ()
     devices: tuple[CheckedDevice, ...] = ()
     facts: dict[str, str] = Field(default_factory=dict, description="what decides the machine's speed")
+    amounts: dict[str, float] = Field(
+        default_factory=dict, description="of facts that are amounts, how much there is"
+    )
     conditions: CheckConditions
     absent: tuple[Absent, ...] = ()
     against: str = Field(default="", description="what it was held against")

@@ -78,13 +78,14 @@ class Reference:
     Attributes:
         checks: earlier ones of the same node, oldest first; or ``siblings``.
         siblings: the checks of each other node of the kind.
-        facts: what decided the machine's speed then.
+        facts: what decided the machine's speed then. amounts: how much there was, of facts that are amounts.
     """
 
     name: str
     checks: Sequence[Check] = ()
     siblings: Sequence[Sequence[Check]] = ()
     facts: dict[str, str] = field(default_factory=dict)
+    amounts: dict[str, float] = field(default_factory=dict)
 
 
 def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_RATIO) -> Check:
@@ -107,7 +108,7 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
             _change(figure, result, (len(history.reference), times), state)
             for figure, (history, times), (result, state) in zip(family, series, judged, strict=True)
         ]
-    differences = compare_facts(reference.facts, check.facts)
+    differences = compare_facts(reference.facts, check.facts, reference.amounts, check.amounts)
     causes = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
     causes += [_wrong(device) for device in check.devices if device.failure]
     verdict, reason, only_devices = _verdict(check, changes, differences, _missing(check, past))

@@ -100,16 +100,16 @@ def parse_cluster(text: str) -> Cluster:
 def _capacity(text: str, where: str) -> dict[str, float]:
     capacity: dict[str, float] = {}
     for part in text.split(","):
-        name, _, value = part.partition("=")
+        name, _, value = map(str.strip, part.partition("="))
         try:
-            number = float(value)
+            number = float(value if name else "")
         except ValueError:
             raise BadInput(
                 f"cluster {where!r}: {part!r} is not of the form resource=number", REMEDY
             ) from None
-        if name.strip() in capacity:
-            raise BadInput(f"cluster {where!r}: resource {name.strip()} is given twice", "give it once")
-        capacity[name.strip()] = number
+        if name in capacity:
+            raise BadInput(f"cluster {where!r}: resource {name} is given twice", "give it once")
+        capacity[name] = number
     return capacity
 
 
@@ -173,8 +173,10 @@ def _same_resources(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
     names = tuple(dict.fromkeys(name for pool in pools for name in pool.resources))
 
     def filled(pool: Pool, row: tuple[float, ...]) -> tuple[float, ...]:
+        if not row:
+            return ()
         has = dict(zip(pool.resources, row, strict=True))
-        return tuple(has.get(name, 0.0) for name in names) if row else ()
+        return tuple(has.get(name, 0.0) for name in names)
 
     return tuple(
         pool

@@ -11,6 +11,7 @@ import codecs
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from difflib import get_close_matches
@@ -422,8 +423,10 @@ class Client(Connection):
         waits_for: Mapping[int, Sequence[int] | Mapping[str, Sequence[int]]] | None = None,
         arrays: Mapping[int, Sequence[int]] | None = None,
     ) -> list[Job]:
-        """Submit jobs, all or none; the jobs of ``hand_over``."""
+        """Submit jobs, all or none; the jobs of ``hand_over``. Its remarks are warnings."""
         answer = self.hand_over(specs, environment, waits_for=waits_for, arrays=arrays)
+        for text in answer.get("remarks", ()):
+            warnings.warn(text, stacklevel=3)
         return [Job(self, job_id) for job_id in answer["ids"]]
 
     def hand_over(

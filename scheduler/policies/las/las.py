@@ -200,7 +200,7 @@ class Las(TwoLevel):
         first, limit = self._queue.first(), self.parameters.load_limit
         ways = [first] if first else []
         if first and first.job.alternatives:
-            ways = [NodeTask(way) for way in first.job.ways]
+            ways = [NodeTask(way, way.units, self._each) for way in first.job.ways]
         able = [self.allowed(self.sent_alone(way)) for way in ways]
         loads = self._load[np.any(able, axis=0)] if able else self._load
         lightest = float(loads.min(initial=math.inf))

@@ -109,7 +109,7 @@ class NodeTask:
         if self.job.alternative:
             first = replace(first, alternative=self.job.alternative)
         if not first.nodes:
-            self.placement = counted(first.pool, self.units)
+            self.placement = counted(first.pool, self.units, first.alternative)
         elif len(nodes) > 1:
             self.gang = tuple(NodeTask(self.job, units) for _, units in nodes)
             places = tuple(sorted((node.placement.nodes[0][0], units) for node, units in nodes))

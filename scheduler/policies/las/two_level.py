@@ -369,7 +369,7 @@ class TwoLevel(Policy):
             self._queue.sent(first)
             self._tasks[first.id] = first, True
             first.lie([(self._nodes[index], units) for index, units in sorted(places.items())])
-            if first.units == 1 and waiting.job.alternatives:
+            if first.units == 1 and waiting.job.alternatives and not self._each:
                 first.set_ways([way for way in waiting.job.ways if first.node.may_hold(way)])
             for part in first.gang:
                 part.node.new.append(part)
@@ -399,13 +399,13 @@ class TwoLevel(Policy):
             places = self._places(task, now)
             return None if places is None else (task, places)
         for way in task.job.ways:
-            other = NodeTask(way, way.units)
-            if rooms(self._capacities, way.demand).sum() < way.units:
+            other = NodeTask(way, way.units, self._each)
+            if rooms(self._capacities, other.demand_each).sum() < way.units:
                 continue
             if (places := self._places(other, now)) is None:
                 continue
             waits = any(
-                not covers(self._nodes[index].free, [units * d for d in way.demand])
+                not covers(self._nodes[index].free, [units * d for d in other.demand_each])
                 for index, units in places.items()
             )
             rank = waits, max(map(self._burden, places)) if waits else 0.0

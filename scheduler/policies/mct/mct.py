@@ -183,7 +183,8 @@ class Mct(Policy):
         for name in self._gaps:
             if self._pool_plans[name].slack_until_s > view.now:
                 self._pull_forward(self._pool_plans[name], view)
-        self._gaps.clear()
+        for name in [name for name in self._gaps if not self._may_start(name, view.now)]:
+            del self._gaps[name]
         for job in self._new:
             self._plan_new(job, view)
         self._new.clear()
@@ -236,6 +237,12 @@ class Mct(Policy):
         if moved:
             for planned in self._plans.values():
                 self._mark(planned)
+
+    def _may_start(self, pool: str, now: float) -> bool:
+        """Tell if a job of unknown start has room on a class, but others were tried in its place."""
+        spare = self._pool_plans[pool].availability.at(now)
+        waiting = (p for p in self._plans.values() if p.parts[-1].start_s == math.inf)
+        return any(p.job.units <= spare and p.could_use(pool, now) for p in waiting)
 
     def _mark(self, planned: PlannedJob) -> None:
         for part in planned.parts:

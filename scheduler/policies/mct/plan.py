@@ -214,7 +214,7 @@ def plan(rest: RemainingJob, rules: MctParameters) -> Stays:
 def _cheapest(
     rest: RemainingJob, rules: MctParameters, regions: Sequence[list[Interval]], starts: Sequence[float]
 ) -> Stays:
-    """Choose the plan of the least end plus price of what it takes from others."""
+    """Choose the plan of the least end plus price of what it takes; of unknown ends the first to start."""
     plans = [rest.whole(k, start) for k, start in enumerate(starts)]
     plans += [rest.moved([part]) for part in _holes(rest, regions, starts)]
     if rest.stoppable:
@@ -223,11 +223,13 @@ def _cheapest(
         )
         plans += [parts for parts in splits if parts is not None]
     price = {pool_plan.name: pool_plan.price * rest.units for pool_plan in rest.pool_plans}
-    return min(plans, key=lambda parts: parts[-1].end_s + _taken(parts, price))
+    return min(plans, key=lambda parts: _cost(parts, price))
 
 
-def _taken(parts: Stays, price: dict[str, float]) -> float:
-    return sum(price[part.pool] * (part.end_s - part.start_s) for part in parts if part.start_s < math.inf)
+def _cost(parts: Stays, price: dict[str, float]) -> tuple[float, float]:
+    if parts[-1].end_s == math.inf:
+        return math.inf, parts[0].start_s
+    return parts[-1].end_s + sum(price[part.pool] * (part.end_s - part.start_s) for part in parts), 0.0
 
 
 def _gap(regions: Sequence[Interval], length: float, after: float) -> float:

@@ -146,12 +146,12 @@ class Repartitioner:
 
     def left(self, job: Job, now: float, ended: bool) -> None:
         """Note that the job runs no more; ``ended`` is False if it failed."""
-        ran_s = now - self._began.pop(job.id)
+        ran_s = max(now - self._began.pop(job.id), 0.0)  # the clock may have been set back
         if ended and job.id in self._submitted:
             self._submitted[job.id] = (job, ran_s)
 
     def _waited(self, job: Job, until_s: float) -> None:
-        region, wait_s = self.region_of(job), until_s - job.submit_s
+        region, wait_s = self.region_of(job), max(until_s - job.submit_s, 0.0)
         shortest, longest, n = self._waits.get(region, (math.inf, 0.0, 0))
         self._waits[region] = min(shortest, wait_s), max(longest, wait_s), n + 1
 

@@ -260,7 +260,7 @@ class Sharing(Policy):
         for job in reversed(jobs):
             if job.id in members or job.id in started:
                 passing += 1
-            elif self._passed.get(job.id, 0) + passing > self.parameters.passes:
+            elif passing and self._passed.get(job.id, 0) + passing > self.parameters.passes:
                 return False
         return True
 

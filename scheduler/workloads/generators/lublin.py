@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
+from profiles.quantities import counted
 from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
@@ -68,7 +69,8 @@ class Lublin:
         """Generate a stream of jobs by the model."""
         nodes = self.nodes or processors(cluster.pools[0])
         if nodes < 2:
-            raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")
+            what = f"generator lublin: a machine of {counted(nodes, 'processor')}, the model needs at least 2"
+            raise BadInput(what, "give it nodes=2 or more, or a larger cluster")
         stretch = 1.0
         if self.load is not None:
             stretch = _natural_load(self, nodes, seed) / self.load

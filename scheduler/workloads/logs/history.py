@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 from scheduler.workloads.arrivals import Taken, TakenResources
@@ -52,7 +52,7 @@ def _arrival(number: int, row: dict[str, str], first_s: float) -> Arrival:
     )
     job = Job(
         number,
-        float(row["submit_s"]) - first_s,
+        instant(float(row["submit_s"]) - first_s),
         int(row["cores"]),
         limit_s,
         user=row["user"],

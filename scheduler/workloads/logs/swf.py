@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, EstimateKind, Job
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import Workload
 from scheduler.workloads.arrivals import read_taken
@@ -127,7 +127,7 @@ class _Log:
         number, submitted, _, ran, given, _, used, requested, stated, memory, status, user, _, program, _ = (
             fields
         )
-        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(stated)
+        job_id, submit, run, limit = whole(number), instant(float(submitted)), float(ran), float(stated)
         processors = float(requested)
         if processors <= 0.0:
             processors = float(given)

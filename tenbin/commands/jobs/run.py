@@ -28,7 +28,7 @@ import typer
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.jobs import Output
-from tenbin.commands.jobs.submit import CommandWithFields, spec_of, with_fields
+from tenbin.commands.jobs.submit import CommandWithFields, print_remarks, spec_of, with_fields
 from tenbin.commands.options import HomeOption, client_of, handled
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.text import remark
@@ -85,12 +85,12 @@ def run(
     client = client_of(home)
     spec = spec_of(fields, command, home)
     if keep:
-        job = client.submit_all([spec])[0]
+        job = _submit(client, spec)
         raise typer.Exit(Output(client, job.id).attend())
     if client.is_remote:
         raise BadInput("over TCP a job cannot have this terminal", "tenbin run --keep, or log in there")
     with Streams() as streams:
-        job = client.submit_all([{**spec, "terminal": streams.name, "requeue": False}])[0]
+        job = _submit(client, {**spec, "terminal": streams.name, "requeue": False})
         try:
             with _raising({signal.SIGTERM, signal.SIGHUP}):
                 ended = streams.wait_for_turn(job)
@@ -103,6 +103,13 @@ def run(
             streams.attend()
             ended = _outcome_of(job, streams.folder)
     raise typer.Exit(_exit_code(client, ended))
+
+
+def _submit(client: Client, spec: dict[str, Any]) -> Job:
+    """Submit the job, and say what will probably not go as wished."""
+    answer = client.hand_over([spec])
+    print_remarks(answer)
+    return client.job(answer["ids"][0])
 
 
 def patiently(call: Callable[[], T]) -> T:

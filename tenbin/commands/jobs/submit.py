@@ -479,7 +479,7 @@ def _hand_over(
             if error.exit_code != NO_ANSWER:
                 raise
             forecast, unknown = {"jobs": [], "remarks": []}, f"\nwhen it would start is not known: {error}"
-        _print_remarks(forecast)
+        print_remarks(forecast)
         if how.json:
             body = {"specs": [spec.model_dump(mode="json") for spec in whole], "forecast": forecast["jobs"]}
             print_json({**body, "waits_for": {**waits_for}, "arrays": {**arrays}})
@@ -487,7 +487,7 @@ def _hand_over(
             print(show(whole, waits_for, arrays, forecast["jobs"]) + unknown)
         return
     answer = given()
-    _print_remarks(answer)
+    print_remarks(answer)
     left, array, numbers = iter(answer["ids"]), iter(answer["arrays"]), list[int]()
     for place in range(len(specs)):
         members = [next(left) for _ in arrays.get(place, "-")]
@@ -506,7 +506,7 @@ def _hand_over(
         raise
 
 
-def _print_remarks(answer: Mapping[str, list[Any]]) -> None:
+def print_remarks(answer: Mapping[str, list[Any]]) -> None:
     """Say what will probably not go as wished."""
     for text in answer.get("remarks", ()):
         remark(text)

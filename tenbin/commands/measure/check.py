@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -200,7 +200,7 @@ def _doubtful(check: Check) -> tuple[str, ...]:
 
 def _reference(checks: CheckStore, made: Check, profile: Profile | None, against: str | None) -> Reference:
     """Choose what the check is held against."""
-    from agent.node_profile.identity import deciding_facts
+    from agent.node_profile.identity import amounts_of, deciding_facts
     from profiles.checks.verdict import Reference
 
     if against == SIBLINGS:
@@ -210,12 +210,19 @@ def _reference(checks: CheckStore, made: Check, profile: Profile | None, against
         return Reference(f"{len(alike)} siblings", siblings=alike)
     if profile is None:
         since = [c for c in checks.of_node(made.node) if c.profile is None]
-        return Reference("earlier checks", checks=since, facts=dict(since[0].facts) if since else {})
+        facts, amounts = dict(since[0].facts) if since else {}, _amounts(since)
+        return Reference("earlier checks", checks=since, facts=facts, amounts=amounts)
     since = [c for c in checks.of_node(profile.inventory.hostname) if c.profile == profile.id]
     known = deciding_facts(profile.inventory)  # with all folders of that profile
     facts = dict(since[0].facts if since else made.facts)  # a profile does not know all of them
     facts |= {k: v for k, v in known.items() if k in made.facts or not k.startswith("storage ")}
-    return Reference(f"checks since profile {profile.id}", checks=since, facts=facts)
+    amounts = {**(_amounts(since) or made.amounts), **amounts_of(profile.inventory)}
+    return Reference(f"checks since profile {profile.id}", checks=since, facts=facts, amounts=amounts)
+
+
+def _amounts(checks: Sequence[Check]) -> dict[str, float]:
+    """Return the amounts of the first check that has them: those of earlier releases have none."""
+    return next((check.amounts for check in checks if check.amounts), {})
 
 
 def _judged(made: Check, reference: Reference, profile: Profile | None, store: Path | None) -> Check:

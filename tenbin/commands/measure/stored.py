@@ -314,9 +314,9 @@ def export(
       tenbin profile export node1 --format parquet -o samples/
 
     Args:
-        form: json: the profile; csv: a line for each coefficient; parquet: raw samples; prometheus: text for
-            a node exporter's textfile folder; schema: of the JSON. Default: by the name of the output (.csv,
-            .prom), else json.
+        form: json: the profile; csv: a line for each coefficient; parquet: raw samples, into the folder of
+            --output; prometheus: text for a node exporter's textfile folder; schema: of the JSON. Default: by
+            the name of the output (.csv, .prom), else json.
         output: File (parquet: folder) to write; default: the terminal.
     """
     from profiles import export as forms

@@ -47,7 +47,7 @@ def machine(tmp_path: Path) -> Settings:
 
 def test_facts_beyond_the_fingerprint(machine: Settings) -> None:
     zone = PowerZone(name="package-0", path="/x", cap_w=150.0, cap_max_w=200.0, readable=True, writable=True)
-    facts = facts_of(make_inventory(power=(zone,), limits=Limits(quota_cores=1.5)), machine)
+    facts, amounts = facts_of(make_inventory(power=(zone,), limits=Limits(quota_cores=1.5)), machine)
     expected = {
         "BIOS": "Example 2.1 01/02/2026",
         "microcode": "0xb000040",
@@ -59,6 +59,8 @@ def test_facts_beyond_the_fingerprint(machine: Settings) -> None:
     }
     assert expected.items() <= facts.items()
     assert not any("0000:00" in name for name in facts)
+    assert amounts.keys() <= facts.keys()
+    assert amounts["PCIe link 0000:17:00.0"] == 16 and amounts["memory"] == int(facts["memory"].split()[0])
 
 
 def test_throttling_is_counted_where_the_processor_tells(machine: Settings, tmp_path: Path) -> None:

@@ -120,29 +120,33 @@ def test_a_limit_of_processor_time_is_a_change() -> None:
 LINK = "PCIe link 0000:17:00.0"
 FACTS = {"memory": "24 GiB", "kernel": "6.1", LINK: "x16 (GPU, nvidia)", "logical CPUs": "64"}
 FACTS["interface ib0"] = "mlx5_core, 100000 Mbit/s"
+AMOUNTS = {"memory": 24.0, LINK: 16.0, "logical CPUs": 64.0, "interface ib0": 1e5}
 
 
 @pytest.mark.parametrize(
-    ("now", "differ", "lost"),
+    ("now", "amount", "differ", "lost"),
     [
-        ({}, 0, False),
-        ({"kernel": "6.8"}, 1, False),
-        ({"memory": "16 GiB"}, 1, True),
-        ({"memory": "32 GiB"}, 1, False),
-        ({"logical CPUs": "63"}, 1, True),
-        ({LINK: "x8 (GPU, nvidia)"}, 1, True),
-        ({LINK: None}, 1, True),
-        ({"queue of eth0": "tbf"}, 1, False),
-        ({"interface ib0": "mlx5_core, 10000 Mbit/s"}, 1, True),
-        ({"interface ib0": "mlx4_core, 100000 Mbit/s"}, 1, False),
+        ({}, None, 0, False),
+        ({"kernel": "6.8"}, None, 1, False),
+        ({"memory": "16 GiB"}, 16, 1, True),
+        ({"memory": "32 GiB"}, 32, 1, False),
+        ({"logical CPUs": "63"}, 63, 1, True),
+        ({LINK: "x8 (GPU, nvidia)"}, 8, 1, True),
+        ({LINK: None}, None, 1, True),
+        ({"queue of eth0": "tbf"}, None, 1, False),
+        ({"interface ib0": "mlx5_core, 10000 Mbit/s"}, 1e4, 1, True),
+        ({"interface ib0": "mlx5_core, unknown speed"}, 0, 1, True),
+        ({"interface ib0": "mlx4_core, 100000 Mbit/s"}, 1e5, 1, False),
     ],
 )
-def test_facts(now: dict[str, str | None], differ: int, lost: bool) -> None:
+def test_facts(now: dict[str, str | None], amount: float | None, differ: int, lost: bool) -> None:
     after = {name: value for name, value in {**FACTS, **now}.items() if value is not None}
-    differences = compare_facts(FACTS, after)
+    amounts = {name: value for name, value in AMOUNTS.items() if name not in now}
+    amounts |= {} if amount is None else dict.fromkeys(now, amount)
+    differences = compare_facts(FACTS, after, AMOUNTS, amounts)
     assert len(differences) == differ and any(d.is_loss for d in differences) is lost
-    check = noisy(31).model_copy(update={"facts": after})
-    reference = Reference("", checks=history(30).checks, facts=FACTS)
+    check = noisy(31).model_copy(update={"facts": after, "amounts": amounts})
+    reference = Reference("", checks=history(30).checks, facts=FACTS, amounts=AMOUNTS)
     assert give_verdict(check, reference).verdict is (Verdict.CHANGED if lost else Verdict.PASS)
 
 

@@ -251,6 +251,8 @@ def test_cluster_files(tmp_path: Path) -> None:
     assert parse_cluster(str(path)) == cluster
     json.write_text('{"pool": [{"name": "a", "units": 3}]}')
     assert parse_cluster(str(json)) == Cluster((Pool("a", 3),))
+    path.write_text(f'{TOML}[[pool]]\nname = "gpus"\nnodes = 1\ncapacity = {{ gpu = 4 }}\n')
+    assert parse_cluster(str(path))["node"].capacities == ((16.0, 64e3, 0.0), (8.0, 32e3, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,7 @@ def test_cluster_files(tmp_path: Path) -> None:
         ("12xgpu+3xgpu", "gpu is described twice"),
         ("12*gpu", "is not understood"),
         ("2xnode[cpu]", "not of the form resource=number"),
+        ("2xnode[=3]", "not of the form resource=number"),
         ("2xnode[cpu=1,cpu=2]", "cpu is given twice"),
         ("2xnode[cpu=0]", "no node has any cpu"),
         ("missing.toml", "No such file"),

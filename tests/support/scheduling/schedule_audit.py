@@ -60,11 +60,15 @@ def _audit_job(world: World, outcome: Outcome) -> None:
     for segment in segments:
         if segment.kind == "run":
             whole = arrival.runs_s.get(segment.placement.pool, arrival.run_s)
+            way = job.way(segment.placement)
+            if way is not job:
+                whole = arrival.others_s[job.alternatives.index(way)]
             speed = arrival.speed or job.speed
             if speed is not None:
                 whole /= speed(segment.placement.units, segment.placement.cap_w)
             if job.estimate_kind is EstimateKind.LIMIT:
-                whole = min(whole, job.estimate_on(segment.placement.pool))
+                at = segment.placement
+                whole = min(whole, way.estimate_on(at.pool, at.units, at.cap_w))
             share += (segment.end_s - segment.start_s) / whole if whole > 0 else 1.0
     assert share == pytest.approx(1.0, abs=1e-4), f"job {job.id} got {share} of its work done"
 
@@ -85,7 +89,7 @@ def _audit_pool(pool: Pool, segments: list[tuple[Segment, Outcome]]) -> None:
         used: dict[int, list[float]] = defaultdict(lambda: [0.0] * len(pool.resources))
         for segment, outcome in held:
             for node, units in segment.placement.nodes:
-                for i, demand in enumerate(outcome.job.demand):
+                for i, demand in enumerate(outcome.job.way(segment.placement).demand):
                     used[node][i] += units * demand
         for node, sums in used.items():
             assert 0 <= node < pool.units

@@ -11,9 +11,12 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.interference import PressureModel, SharedNodeInterference, SlowdownsByPool, load_pairs
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop, instant
 from scheduler.model.quantiles import Quantiles
+from scheduler.model.speeds import TabulatedSpeed
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy, View
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings, SimulationSummary
@@ -276,6 +279,76 @@ def shared_classes(draw: st.DrawFn) -> World:
             LinearCosts(line, line), interference=SharedNodeInterference(slowdowns), slowdowns=slowdowns
         ),
     )
+
+
+LIKES = ((4.0, 8.0), (16.0, 0.0), (1.0, 1.0))  # cores and GPUs of a node
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Cluster:
+    """Pools as users may describe them: counted, with equal or unequal nodes, or some of these."""
+    pools = []
+    for rank, kind in enumerate(
+        draw(st.sampled_from(("u", "uu", "uuu", "n", "nn", "x", "xx", "nx", "un", "xu")))
+    ):
+        units = draw(st.integers(1, 5))
+        pool = Pool("abc"[rank], units, rank)
+        if kind != "u":
+            rows = draw(st.lists(st.sampled_from(LIKES), min_size=units, max_size=units))
+            equal = {"capacity": rows[0]} if kind == "n" else {"capacities": tuple(rows)}
+            pool = replace(pool, resources=("cores", "gpu"), **equal)
+        pools.append(pool)
+    return Cluster(tuple(pools))
+
+
+@st.composite
+def anywhere(draw: st.DrawFn, most: int = 8) -> World:
+    """Jobs of all sorts on any machine: priorities, alternatives, ranges, limits or none; failing nodes."""
+    cluster = draw(machines())
+    whole, seconds = (
+        any(not pool.counted for pool in cluster.pools),
+        st.sampled_from((0.0, 1.0, 5.0, 61.5, 600.0)),
+    )
+    now, arrivals = 0.0, list[Arrival]()
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now = instant(now + draw(st.sampled_from((0.0, 0.0, 1.0, 5.000001, 100.0))))
+        run_s, kind = draw(seconds), draw(st.sampled_from(EstimateKind))
+        known = draw(st.booleans())
+        believed = (run_s if kind is EstimateKind.EXACT else draw(seconds)) if known else None
+        job = Job(
+            number,
+            now,
+            draw(st.integers(1, 4)),
+            believed,
+            estimate_kind=kind if known else EstimateKind.PREDICTED,
+            stop=draw(st.sampled_from(Stop)),
+            priority=draw(st.sampled_from((0, 0, 1, -1))),
+            user=draw(st.sampled_from("ab")),
+            demand=draw(st.sampled_from(((1.0, 0.0), (2.0, 1.0), (0.5, 0.0), (4.0, 8.0)))) if whole else (),
+        )
+        ways = draw(st.lists(st.integers(1, 2), max_size=2)) if draw(st.booleans()) else []
+        others = tuple(
+            replace(job, units=units, estimate_s=run_s if known else None, alternative=place)
+            for place, units in enumerate(ways, 1)
+        )
+        if others and not ClusterState(cluster).misfit(job):
+            job = replace(job, alternatives=others)
+        elif not whole and draw(st.booleans()):
+            gains = tuple(1.0 + gain / 2 for gain in range(draw(st.integers(1, 3))))
+            most_units, malleable = job.units + len(gains) - 1, draw(st.booleans())
+            speed = TabulatedSpeed(job.units, gains)
+            job = replace(job, max_units=most_units, malleable=malleable, speed=speed)
+        arrivals.append(Arrival(job, run_s, others_s=(run_s,) * len(job.alternatives)))
+    failures = list[tuple[float, NodeDown | NodeUp]]()
+    for _ in range(draw(st.sampled_from((0, 0, 1, 3)))):
+        pool, at = draw(st.sampled_from(cluster.pools)), float(draw(st.integers(0, 200)))
+        units = draw(st.integers(1, pool.units))
+        what = (pool.name, units) if pool.counted else (pool.name, 1, units - 1)
+        failures += [(at, NodeDown(*what)), (at + draw(st.sampled_from((1.0, 300.0))), NodeUp(*what))]
+    failures.sort(key=lambda failure: failure[0])
+    costs = {pool.name: LinearCost(0.0, draw(st.sampled_from((0.0, 2.0)))) for pool in cluster.pools}
+    settings = SimulationSettings(costs=LinearCosts(costs, costs), disturbances=tuple(failures))
+    return World(cluster, tuple(arrivals), settings)
 
 
 WORLDS: dict[str, Callable[..., st.SearchStrategy[World]]] = {

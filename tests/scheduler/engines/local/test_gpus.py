@@ -287,6 +287,10 @@ def test_a_range_of_sizes_that_nobody_chooses_from_is_told(gpus: Up) -> None:
         assert "-n 1-2: the job gets 1 task: " in told[0] and not any(
             "the job gets" in text for text in told[1:]
         )
+    assert "-n 1-2: the job gets 1 task: " in gpus.run("run", "-n", "1-2", "--", "true").stderr
+    with pytest.warns(UserWarning, match="-n 1-2: the job gets 1 task: ") as warned:
+        gpus.client.submit(["true"], folder="/", max_tasks=2)
+    assert warned[0].filename == __file__
 
 
 def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:

@@ -49,6 +49,16 @@ def test_a_job_stays_on_the_class_to_which_it_was_sent() -> None:
     assert all(s.placement.nodes == () for o in outcomes for s in o.segments)
 
 
+@pytest.mark.parametrize("policy", ["las", "las-mq", "las-drf", "kairos"])
+def test_of_alternatives_that_is_taken_whose_devices_are_free(policy: str) -> None:
+    world = devices((0, 50, 2), (1, 8, 2), sizes=(3,))
+    first, second = world.arrivals
+    job = replace(second.job, alternatives=(replace(second.job, units=1, alternative=1),))
+    arrivals = (first, second._replace(job=job, others_s=(9.0,)))
+    outcomes, _ = run(create(policy), replace(world, arrivals=arrivals))
+    assert result(outcomes) == {1: (0, 50, 0), 2: (1, 10, 0)}
+
+
 def test_a_job_of_several_devices_makes_room_for_all_of_them() -> None:
     """Jobs 1 to 3 have a device each of four; the fourth job needs three, and two of them give way."""
     outcomes, _ = run(create("las"), devices((0, 50, 1), (0, 50, 1), (0, 50, 1), (10, 5, 3), sizes=(4,)))

@@ -341,6 +341,27 @@ def test_unknown_run_times_wait_for_what_ends() -> None:
         audit(world, outcomes)
 
 
+def test_without_a_run_time_a_job_waits_where_it_fits() -> None:
+    """The second one fits on the worse class only, which the first one holds for a known time."""
+    jobs = [Arrival(Job(1, 0.0, 3, 5.0), 5.0), Arrival(Job(2, 1.0, 3), 4.0)]
+    world = World(Cluster((Pool("gpu", 1, 0), Pool("cpu", 3, 1))), tuple(jobs))
+    for policy in FAMILY:
+        assert starts(run(create(policy), world)[0]) == {1: 0.0, 2: 5.0}
+
+
+def test_a_job_of_unknown_start_is_tried_after_others_that_wait_elsewhere() -> None:
+    """Under ``met`` six jobs wait for the first class: the last one gets what ends on its own."""
+    fast, slow = {"gpu": math.inf, "cpu": math.inf}, {"cpu": math.inf}
+    rows = [(1, slow, 50.0), *((1, fast, 100.0) for _ in range(7)), (1, slow, 5.0)]
+    jobs = [
+        Arrival(Job(i, float(i), units, estimates_s=times), run_s)
+        for i, (units, times, run_s) in enumerate(rows, 1)
+    ]
+    world = World(Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1))), tuple(jobs))
+    for policy in FAMILY:
+        audit(world, run(create(policy), world)[0])
+
+
 def test_a_job_that_ends_early_lets_others_move_up() -> None:
     early = [
         Arrival(Job(1, 0.0, 2, 100.0), 30.0),

@@ -16,7 +16,7 @@ from agent.inventory import Roots, read_network
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from scheduler.model.clusters import parse_cluster
-from scheduler.model.events import Start, Timer
+from scheduler.model.events import NodeDown, NodeUp, Start, Timer
 from scheduler.model.interference import (
     BESIDE,
     FAR,
@@ -263,6 +263,20 @@ def test_no_job_is_passed_too_often(name: str, passes: int) -> None:
             assert len(later) <= passes
 
     check()
+
+
+@pytest.mark.parametrize("name", ["pair", "match"])
+def test_a_job_passed_as_often_as_it_may_be_holds_up_none_before_it(name: str) -> None:
+    """The first one has lost its node to a later one; then one of a higher priority comes."""
+    rows = ((0.0, 0, 50.0), (1.0, 1, 50.0), (20.0, 1, 10.0))
+    arrivals = tuple(
+        Arrival(Job(i, submit, 1, run_s, demand=(4.0,), priority=priority), run_s)
+        for i, (submit, priority, run_s) in enumerate(rows, 1)
+    )
+    lost = ((10.0, NodeDown("node", node=0)), (12.0, NodeUp("node", node=0)))
+    world = World(parse_cluster("1xnode[cores=4]"), arrivals, SimulationSettings(disturbances=lost))
+    outcomes, _ = run(create(f"{name},passes=0"), world)
+    assert [o.job.id for o in outcomes] == [2, 3, 1]
 
 
 @pytest.mark.parametrize("name", POLICIES)

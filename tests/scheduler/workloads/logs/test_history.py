@@ -44,6 +44,14 @@ def test_jobs_that_run_are_left_out(tmp_path: Path) -> None:
     assert sum(workload.skipped.values()) == 2
 
 
+def test_submissions_lie_on_the_grid_of_instants(tmp_path: Path) -> None:
+    """As seconds since 1970 they are off by parts of a microsecond."""
+    file = tmp_path / "history.csv"
+    file.write_text(f"{HEAD}1,a,me,1700000000.1,1700000009,1,1,,\n2,a,me,1700000000.4,1700000009,1,1,,\n")
+    first, second = load(str(file), parse_cluster("2")).arrivals  # type: ignore[misc]
+    assert (first.job.submit_s, second.job.submit_s) == (0.0, 0.3)
+
+
 def test_jobs_take_their_gpus_where_the_cluster_has_some(tmp_path: Path) -> None:
     file = tmp_path / "history.csv"
     lines = "1,a,me,1000,1003,3,4,100,,2\n2,b,me,1001,1002,1,2,,,0\n"
