@@ -54,6 +54,13 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         print(f"\n{node.gateway.id} ended with {status}; {free_mb} MB of memory are free")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without tests that measure where only those run."""
+    if config.option.markexpr == "measures" and collection_path.suffix == ".py":
+        return "mark.measures" not in collection_path.read_text() or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what computes: each test that no marker says to measure."""
