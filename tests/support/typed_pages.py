@@ -25,6 +25,7 @@ NEEDS = {"RAPL", "Slurm"}
 MARK = "=== block "
 LESS = (
     ("examples/cg.py", "examples/cg.py --cells 100"),
+    ("stencil.py --steps 5000", "stencil.py --steps 5000 --cells 512"),
     ("stream.py --passes 40", "stream.py --passes 10"),
 )
 VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?(?: (?:s|ms|us)\b)?)")
