@@ -54,6 +54,13 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         print(f"\n{node.gateway.id} ended with {status}; {free_mb} MB of memory are free")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without tests that measure where only those run."""
+    if config.option.markexpr == "measures" and collection_path.suffix == ".py":
+        return "mark.measures" not in collection_path.read_text() or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what computes: each test that no marker says to measure."""
@@ -73,18 +80,22 @@ def pytest_collection_finish() -> None:
 def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     """Files in the order in which workers take them: first those whose tests may take ten minutes.
 
-    Then files of tests that wait for a cluster, one after each few that compute.
+    Then files of tests that wait for a cluster and files with slow tests, one after each few others; only
+    quick ones are left for the very end, so that all workers end at about the same time.
     """
-    files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
+    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        files["slurm" in item.path.parts].setdefault(item.path, []).append(item)
-    found: list[tuple[float, list[pytest.Item]]] = []
-    for kind, share in ((True, 0.6), (False, 1.0)):  # those that wait are not left for the very end
-        groups = list(files[kind].values())
-        found += [
-            (-1.0 if is_long(group) else share * place / len(groups), group)
-            for place, group in enumerate(groups)
-        ]
+        files.setdefault(item.path, []).append(item)
+    kinds: dict[float, list[list[pytest.Item]]] = {}  # by the share of the way at which the last one begins
+    for path, group in files.items():
+        slow = any(item.get_closest_marker("slow") for item in group)
+        share = 0.0 if is_long(group) else 0.6 if "slurm" in path.parts else 0.5 if slow else 1.0
+        kinds.setdefault(share, []).append(group)
+    found = [
+        (share * (place + 1) / len(groups), group)
+        for share, groups in kinds.items()
+        for place, group in enumerate(groups)
+    ]
     return [item for _, group in sorted(found, key=lambda one: one[0]) for item in group]
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,11 @@ def test_status_and_cancel_commands(up: Up, programs: Path) -> None:
 
 @pytest.fixture
 def snakemake(tmp_path: Path) -> Path:
-    """Install Snakemake with its generic cluster executor in a folder of the test's own."""
+    """Install Snakemake with its generic cluster executor, and what of it is not there for tenbin."""
     folder = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (packages / "tenbin's.pth").write_text(sysconfig.get_path("purelib"))
     pip = [sys.executable, "-m", "pip", "--python", str(folder)]
     install = [*pip, "install", "-q", "--no-compile", *PACKAGES]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
@@ -110,7 +113,7 @@ def test_snakemake_runs_a_workflow_and_goes_on_after_a_failure(
     (profile / "config.yaml").write_text(PROFILE)
     (work / "Snakefile").write_text(SNAKEFILE)
     up.start("--cores", "2")
-    run = [str(snakemake), "--profile", str(profile), "--keep-going", "--seconds-between-status-checks", "1"]
+    run = [str(snakemake), "--profile", str(profile), "--keep-going", "--seconds-between-status-checks", "3"]
 
     first = subprocess.run(run, cwd=work, capture_output=True, text=True, check=False)
     assert first.returncode == 1 and "Error in rule fragile" in first.stderr, first.stderr

@@ -1,6 +1,6 @@
-"""Amounts of work: ``tests/run`` takes some examples and some cases of a sweep, ``--all`` more.
+"""Amounts of work: ``tests/run`` takes some cases of a sweep, ``--all`` all of them; both take some examples.
 
-``TENBIN_DRILL=SEED`` takes all examples, and runs all drills long.
+These are the same in each run. ``TENBIN_DRILL=SEED`` takes all examples, and runs all drills long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it 
 
 
 def examples(most: int) -> int:
-    """Return the number of examples for hypothesis: a quarter of ``most`` under ``--all``, else an eighth."""
-    return most if DRILL else max(6, most // (4 if ALL else 8))
+    """Return the number of examples for hypothesis: all under ``TENBIN_DRILL``, else an eighth."""
+    return most if DRILL else max(6, most // 8)
 
 
 def sweep(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:

@@ -23,7 +23,11 @@ from tests.support.paths import ROOT
 FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"RAPL", "Slurm"}
 MARK = "=== block "
-LESS = (("examples/cg.py", "examples/cg.py --cells 100"),)
+LESS = (
+    ("examples/cg.py", "examples/cg.py --cells 100"),
+    ("stencil.py --steps 5000", "stencil.py --steps 5000 --cells 512"),
+    ("stream.py --passes 40", "stream.py --passes 10"),
+)
 VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?(?: (?:s|ms|us)\b)?)")
 
 

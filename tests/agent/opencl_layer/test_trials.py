@@ -142,19 +142,19 @@ def test_results_that_differ_are_told(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_step_may_fail(folder: Path) -> None:
-    """Whatever fails in a trial, the program's results are those of an undisturbed run."""
-    program = Stepper(folder)
+def test_a_step_may_fail(folder: Path) -> None:
+    """Of every kind: the program's results are those of an undisturbed run."""
+    program = Stepper(folder, LAUNCH_MS=ALIKE)
     pid, troubles = program.process.pid, []
     program.steps(1)
-    for at in (*range(1, 24), 60, 120, 180):
+    for at in (*range(1, 24, 2), 14, 60, 180):
         with program.busy():
             ask(folder, pid, f"fail {at}")
-            answer = ask(folder, pid, "try pocl-1 0.02 0")
+            answer = ask(folder, pid, "try pocl-1 0.05 0")
             ask(folder, pid, "fail 0")
         found = [answer.get("trouble", ""), *(one["trouble"] for one in answer.get("kernels", ()))]
         troubles += [text for text in found if text]
-    assert len({text for text in troubles if text.startswith("injected failure: ")}) > 8
+    assert len({text for text in troubles if text.startswith("injected failure: ")}) > 6
     assert requests.status(folder, pid).movable
     program.end()
     assert program.digest == plain_digest(folder, program.taken)

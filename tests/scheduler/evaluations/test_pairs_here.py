@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.job_profile import profiler, session
+from agent.job_profile import session
 from agent.job_profile.pair_trials import RUNS_ALONE, Times
 from scheduler.evaluations import pairs_here
 from scheduler.evaluations.pairs_here import MeasuredPairs, PairsSize, choices, evaluate, group_s, noise_floor
-from tests.support.job_profiles import RUN_S, make_job, samples
+from tests.agent.job_profile.conftest import compiled_once  # noqa: F401
+from tests.support.job_profiles import RUN_S, make_job, samples, shorten_sessions
 from tests.support.labs.components import processes_below, require
 
 LAWS = {"a": (0.08, 9.0), "b": (0.06, 8.0), "c": (0.01, 0.5)}  # suffers a GB/s, presses with GB/s
@@ -80,9 +81,8 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
 def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
     monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
-    monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
-    least = {"QUICK_LEAST": 1, "QUICK_MOST": 1, "QUICK_INTENSITIES": (0.0, 100.0), "LEAST_RUN_S": 0.1}
-    for name, value in (least | {"WARM_UP": 1, "QUICK_REFERENCES": (1, 1)}).items():
+    shorten_sessions(monkeypatch)
+    for name, value in {"WARM_UP": 1, "QUICK_REFERENCES": (1, 1)}.items():
         monkeypatch.setattr(session, name, value)
     tiny = PairsSize({"cg": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
     monkeypatch.setitem(pairs_here.SIZES, "small", tiny)

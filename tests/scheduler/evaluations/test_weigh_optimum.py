@@ -100,16 +100,16 @@ def test_the_optimum_is_the_least_of_all_schedules(kind: str, seed: int) -> None
 def test_a_decision_is_within_one_percent_of_the_optimum(kind: str) -> None:
     """In the median and the mean.
 
-    In the mean ``fcfs`` is 1.3 % above on one class, ``weigh,price=0`` 1.2 %, ``mct`` 3.7 % on two.
+    In the mean of 80 states ``fcfs`` is 1.3 % above on one class, ``weigh,price=0`` 1.2, on two ``mct`` 3.7.
     """
-    states = (KINDS[kind](random.Random(seed)) for seed in range(500 if DRILL else 80))
+    states = (KINDS[kind](random.Random(seed)) for seed in range(500 if DRILL else 48))
     shares = [regret("weigh", state).share for state in states]
     assert median(shares) <= 0.01 and fmean(shares) <= 0.01
 
 
 @pytest.mark.slow
 def test_the_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weigh_optimum, "STATES", {"small": 2})
+    monkeypatch.setattr(weigh_optimum, "STATES", {"small": 1})
     monkeypatch.setattr(
         weigh_optimum, "run_all", lambda work, cases, progress: [work(case) for case in cases]
     )

@@ -169,7 +169,7 @@ def test_trials_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.measures
 def test_a_trial_happens_by_itself_and_tells_the_run_time_there(devices: Up) -> None:
     """The ratio is that of the emulated devices; the next job's run time follows from it after a kill."""
-    first = devices.client.submit([*LONG, "280", "0"], name="heat", device="any")
+    first = devices.client.submit([*LONG, "220", "0"], name="heat", device="any")
     devices.until(lambda: tried(first), 60)
     (one,) = tried(first)
     assert first.info()["stage"] == "running"
@@ -180,7 +180,7 @@ def test_a_trial_happens_by_itself_and_tells_the_run_time_there(devices: Up) -> 
     devices.kill()
     devices.start("--devices", "--policy", "mctbm")
     assert first.wait(60)["stage"] == "done"
-    second = devices.client.submit([*LONG, "280", "0"], name="heat", device="any")
+    second = devices.client.submit([*LONG, "220", "0"], name="heat", device="any")
     known = second.info()["predicted"]["run_s"]
     assert known["pocl-0"]["basis"] == "arguments" and known["pocl-1"]["basis"] == "tried"
     assert known["pocl-1"]["middle"] == pytest.approx(known["pocl-0"]["middle"] / one["value"])
