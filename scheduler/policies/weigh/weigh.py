@@ -348,7 +348,8 @@ class Weigh(Policy):
             return []
         self._rows.form_prices(self.parameters.price)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
-        ends = {job_id: self._end(state, view) for job_id, state in view.running.items()}
+        end_of = believed_end if self._watts is None else self._planned_end
+        ends = {job_id: end_of(state, view, self._holes) for job_id, state in view.running.items()}
         plans, watts_plan = self._plans(view, ends)
         decision = Decision(view, left, prices, plans, ends)
         if self._watts is not None and watts_plan is not None:
@@ -462,10 +463,10 @@ class Weigh(Policy):
         facts = np.array([*area_left, state.job.submit_s + state.attained_s(view.now)])
         return -state.job.priority, float(index_of(facts, *self._weights(view)))
 
-    def _end(self, state: JobState, view: View) -> float:
+    def _planned_end(self, state: JobState, view: View, holes: Mapping[int, float]) -> float:
         """Return when a running job is believed to give its units back, if no watts are lent to it."""
-        end = believed_end(state, view, self._holes)
-        if self._watts is None or state.stage is not RUNNING or state.job.id in self._holes:
+        end = believed_end(state, view, holes)
+        if state.stage is not RUNNING or state.job.id in holes:
             return end
         left = left_s(as_on(state, state.place, self._watts), view.now, state.place.pool)
         return max(end, instant(max(view.now, state.works_from_s) + left))
@@ -561,14 +562,13 @@ class Decision:
 
     def has(self, state: JobState, pool: str, until_s: float = -math.inf) -> bool:
         """Tell if units and watts for a job are free on a class, now and as planned until then."""
-        units, drawn, power, now = state.job.units, self.drawn(state, pool), self.power, self.view.now
-        if self.left[pool] < units or (power is not None and power.free < drawn):
+        units, power, now = state.job.units, self.power, self.view.now
+        if self.left[pool] < units or (until_s > now and self.plans[pool].least(now, until_s) < units):
             return False
-        if until_s <= now:
+        if power is None:
             return True
-        if self.plans[pool].least(now, until_s) < units:
-            return False
-        return power is None or power.plan.least(now, until_s) >= drawn
+        drawn = self.drawn(state, pool)
+        return power.free >= drawn and (until_s <= now or power.plan.least(now, until_s) >= drawn)
 
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
@@ -577,10 +577,11 @@ class Decision:
         for way in self.ways(state):
             job = way.job
             for pool in self.plans:
-                if self._may(way, pool):
+                drawn = 0 if self.power is None else self.drawn(way, pool)
+                if self._may(way, pool, drawn):
                     length = left_s(way, now, pool) + (costs.restart_s(job, pool) if way.placement else 0.0)
                     held_s = max(length, SOON_S) if self._may_plan(job, pool) else math.inf
-                    gaps = self.gaps(pool, job.units, self.drawn(way, pool))
+                    gaps = self.gaps(pool, job.units, drawn)
                     start = next((start for start, end in gaps if end - start >= held_s), math.inf)
                     end = instant(start + held_s)
                     cost = end - now + self.taken(way, pool) * length
@@ -593,11 +594,11 @@ class Decision:
         watts = None if self.power is None else self.power.watts
         return ways_of(state, with_sizes=len(self.plans) > 1, watts=watts)
 
-    def _may(self, state: JobState, pool: str) -> bool:
+    def _may(self, state: JobState, pool: str, drawn: int = 0) -> bool:
         job = state.job
         if not job.runs_on(pool) or job.units > self.view.in_service[pool]:
             return False
-        if self.power is not None and self.drawn(state, pool) > self.power.watts.budget:
+        if self.power is not None and drawn > self.power.watts.budget:
             return False
         return job.stop is not PAUSE or state.placement is None or state.place.pool == pool
 

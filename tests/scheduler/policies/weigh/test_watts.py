@@ -116,6 +116,12 @@ WEIGHS = ("weigh", "weigh,kwh_price=20", "weigh,move=false", "weigh,price=0,hole
 def test_the_budget_is_kept_and_all_jobs_end(world: World, policy: str) -> None:
     outcomes, summary = run(create(policy), world, mind_budget)
     audit(world, outcomes, sum(summary.refused.values()))
+    for outcome in outcomes:
+        drawn = [
+            power_w(world.cluster[s.placement.pool], outcome.job, s.placement) * (s.end_s - s.start_s)
+            for s in outcome.segments
+        ]
+        assert outcome.energy_j == pytest.approx(sum(drawn), abs=1e-3)
     assert run(create(policy), world)[0] == outcomes
 
 
