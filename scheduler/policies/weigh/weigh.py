@@ -299,7 +299,7 @@ class Weigh(Policy):
         plain = not self._sized and view.budget_w is None
         waits = waits_for(job, view, job.ways if plain else ())
         if self._watts is not None and view.budget_w is not None:
-            waits += f", {max(0.0, self._watts.free(view) / NANO):.4g} of {view.budget_w:g} W"
+            waits += f", {max(0.0, self._watts.free(view) / NANO):.4g} of {view.budget_w:g} W free"
         if several and (job.id != first.id or self._watts is not None):
             sentence, at = waits + (in_turn(job, view) or "; first in the queue"), None
         else:

@@ -237,9 +237,14 @@ def test_where_watts_bind_ends_are_near_the_optimum() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_other_policies_refuse_such_a_machine(name: str) -> None:
-    refusal = objection(create(name), replace(CAPPED, budget_w=160.0), SimulationSettings())
-    assert (refusal is None) == (name == "weigh")
+def test_policies_that_keep_no_budget_refuse_one(name: str) -> None:
+    """On several classes all others do, on one class those that choose no caps, on nodes all."""
+    node = Pool("node", 2, resources=("cores",), capacity=(4.0,), base_w=10.0, peak_w=50.0)
+    machines = CAPPED.pools, CAPPED.pools[:1], (node,)
+    refused = [
+        objection(create(name), Cluster(pools, 160.0), SimulationSettings()) is not None for pools in machines
+    ]
+    assert refused == [name != "weigh", "power" not in POLICIES[name].load().suits, True]
 
 
 def test_a_job_that_needs_more_than_the_budget_is_refused() -> None:
