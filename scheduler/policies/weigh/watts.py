@@ -3,10 +3,11 @@
 Each class has a portion of the budget, by what all its units draw at full power. A job is *planned* under the
 cap that is the best of all when the machine is full: least in (1 + price of a joule x watts) / speed, times
 its share of the portion over its share of the units where that is above 1. So the plans of all units fit the
-budget together, unless the lowest caps exceed it, and then they wait for watts.
+budget together where such caps keep to the portions; else jobs wait for watts, which then have a price.
 
 What is left of the budget is *lent*: who runs gets a higher cap, the shortest job first, as long as its own
-cost falls, and gives the watts back when others need them. So a job ends no later than planned.
+cost falls, and gives the watts back when others need them. So a job ends no later than planned, if changes
+of its cap cost no time.
 
 When the budget falls all caps do. If that is not enough, jobs with a checkpoint stop, the longest first. Who
 is being stopped, or moves, keeps what it draws until it has left.
