@@ -266,6 +266,13 @@ def check_kind(policy: Policy, cluster: Cluster) -> None:
         suits = " and ".join(sorted(policy.suits))
         what = f"policy {type(policy).__name__} suits {suits}, this cluster has {has}"
         raise BadInput(what, "choose another policy, or have it suit more, see docs/write-a-policy.md")
+    if cluster.budget_w is None or not any(pool.has_power for pool in cluster.pools):
+        return
+    if of_nodes or not kinds | {"power"} <= policy.suits:
+        on = "nodes" if of_nodes else "several classes" if kinds else "a class"
+        able = [] if of_nodes else ["choose weigh"] if kinds else ["choose weigh or parm"]
+        what = f"policy {type(policy).__name__} keeps no power budget on {on}"
+        raise BadInput(what, " or ".join([*able, "leave budget_w out"]))
 
 
 def only_counted_pool(view: View, policy: str) -> str:

@@ -196,7 +196,7 @@ class SimulatedJob:
     def hold(self, there: Placement, now: float, powered: Pool | None) -> None:
         """Enter that the job has held the place to which it moves, since its checkpoint began."""
         if powered:
-            self.energy_j += powered.power_w(there.units, there.cap_w) * (now - self.began_s)
+            self.energy_j += powered.power_of(self.job, there) * (now - self.began_s)
         self.segments.append(made(Segment, ("reserved", there, self.began_s, now)))
 
     def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:

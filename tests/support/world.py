@@ -142,6 +142,22 @@ SETTINGS = {
             "expect_s": ESTIMATES,
         },
     ),
+    "capped classes": Setting(
+        "classes power",
+        Cluster(
+            (
+                Pool("node", 2, base_w=10.0, peak_w=60.0, caps_w=(30.0, 40.0, 60.0)),
+                Pool("old", 2, 1, peak_w=60.0, caps_w=(30.0, 60.0)),
+            ),
+            budget_w=150.0,
+        ),
+        Unit(node=True, cores=2, package=True, emulated="intel-2s"),
+        asks={
+            "tasks": (1, 2, 4),
+            "max_tasks": (None, None, 6),
+            "cap_curve": (None, (60.0, 0.01), (60.0, 0.01)),
+        },
+    ),
     "nodes": Setting(
         "nodes",
         Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),
@@ -1328,7 +1344,7 @@ class History:
         if sum(memory.values()) > cluster.memory_mb + 1e-6:
             raise Broken("memory is enough", f"{memory} of {cluster.memory_mb:g} MB")
         if cluster.budget_w is not None:
-            power = {job: cluster.pools[0].power_w(place.units, place.cap_w) for job, place in places.items()}
+            power = {job: cluster[at.pool].power_w(at.units, at.cap_w) for job, at in places.items()}
             if sum(power.values()) > cluster.budget_w + 1e-6:
                 raise Broken("the power is within its budget", f"{power} of {cluster.budget_w:g} W")
         arrays = Counter(

@@ -398,9 +398,12 @@ def capped_pool(cluster: Cluster, policy: str) -> Pool:
 
 def too_hungry(job: Job, cluster: Cluster) -> str:
     """Say why the budget can never carry the job, as a clause; "" if it can."""
-    pool = cluster.pools[0]
-    cap = pool.caps_w[0] if pool.caps_w else None
-    least_w = pool.power_w(job.units, cap, job.power)
-    if cluster.budget_w is None or least_w <= cluster.budget_w:
+    if cluster.budget_w is None:
+        return ""
+    able = [pool for pool in cluster.pools if job.runs_on(pool.name) and job.units <= pool.units]
+    caps = [(pool, min(pool.caps_w, default=None)) for pool in able]
+    watts = [pool.power_w(job.units, cap, job.power) if pool.has_power else 0.0 for pool, cap in caps]
+    least_w = min(watts, default=0.0)
+    if least_w <= cluster.budget_w:
         return ""
     return f"it needs at least {least_w:g} W, the budget is {cluster.budget_w:g} W"

@@ -88,10 +88,11 @@ class Rows:
 
     Args:
         sizes: what each class has of each resource, classes x resources; a counted class has one, its units.
+        shared: of the last resource, if all classes share it: which part of the whole one of it is there.
     """
 
-    def __init__(self, sizes: Floats) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Floats, shared: Floats | None = None) -> None:
+        self.sizes, self.shared = sizes, shared
         self.prices = np.zeros_like(sizes)  # of a second of one of each resource, in seconds
         self._table = np.zeros((LENGTHS + sum(sizes.shape), 64))
         self._ids: list[int] = []
@@ -191,6 +192,8 @@ class Rows:
             parts /= np.maximum(parts.sum(axis=0), ALIKE)
             counts = np.bincount(at.ravel(), parts.ravel(), sizes.size).reshape(sizes.shape)
             formed = factor * counts / sizes
+            if self.shared is not None:
+                formed[:, -1] = factor * counts[:, -1].sum() * self.shared
             self.prices = 0.5 * (self.prices + formed) if len(sizes) > 1 else formed
 
 

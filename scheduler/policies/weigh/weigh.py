@@ -20,9 +20,9 @@ where it ends later.
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
 better one has them. The cost is its end, plus price x units x seconds of all that it holds; the least is
 taken. Whatever is free now beats any later start of a job whose end is not known. Alternatives of a job are
-weighed on each class; that of the least area ranks it. Where jobs may have more or fewer units, or there is a
-power budget, it runs in the first. On several classes sizes are weighed likewise: the fewest units, twice as
-many, and so on. A job with a checkpoint may change its size as it moves, also within a class.
+weighed on each class; that of the least area ranks it. Where jobs on one class may have more or fewer units,
+or there is a power budget, it runs in the first. On several classes sizes are weighed likewise: the fewest
+units, twice as many, and so on. A job with a checkpoint may change its size as it moves, also within a class.
 
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
 holds its place there, one for each class. Others start only where they fit now and delay none of these.
@@ -38,7 +38,9 @@ then, where that gains more than its stop and restart cost.
 **Quantiles**: a move, a hole and a start on the way must gain more than they cost, gains at the 10 %
 quantile, costs at the 90 %. The run times on both classes are taken to be short together, or long.
 
-**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan. **Nodes**: see ``on_nodes``, ``turns``
+**Sizes and caps** on one class: see ``malleable``, and ``ahead`` for the makespan. On several classes watts
+are a resource that these share: a candidate has a cap, needs watts free beside units, and pays for them, see
+``watts``. **Nodes**: see ``on_nodes``, ``turns``
 for jobs of unknown run time there, and ``on_shared_nodes`` where it is known how programs slow each other
 down.
 
@@ -66,6 +68,7 @@ from numpy.typing import NDArray
 
 from scheduler.model.events import (
     Action,
+    BudgetChanged,
     Event,
     Failed,
     Finished,
@@ -112,6 +115,7 @@ from scheduler.policies.weigh.waiting import (
     left_s,
     lengths_of,
 )
+from scheduler.policies.weigh.watts import NANO, Watts
 
 
 class Candidate(NamedTuple):
@@ -130,10 +134,11 @@ class Candidate(NamedTuple):
     on_the_way: str = ""
 
 
-def ways_of(state: JobState, *, with_sizes: bool) -> list[JobState]:
+def ways_of(state: JobState, *, with_sizes: bool, watts: Watts | None = None) -> list[JobState]:
     """Return the job as it would be in each of its alternatives, and of these, if asked for, on each size.
 
-    One that has begun keeps to its alternative, and without a checkpoint to its size.
+    One that has begun keeps to its alternative, and without a checkpoint to its size. Where watts count, run
+    times are those under the caps for which it is planned.
     """
     job, waits = state.job, state.stage is WAITING
     if not job.alternatives and not (with_sizes and job.speed):
@@ -142,12 +147,12 @@ def ways_of(state: JobState, *, with_sizes: bool) -> list[JobState]:
     if not with_sizes:
         return [replace(state, job=way) for way in ways]
     sizes = None if waits or job.stop is CHECKPOINT else (state.place.units,)
-    return [replace(state, job=on(way, units)) for way in ways for units in sizes or sizes_of(way)]
+    return [replace(state, job=on(way, units, watts)) for way in ways for units in sizes or sizes_of(way)]
 
 
-def as_on(state: JobState, place: Placement) -> JobState:
+def as_on(state: JobState, place: Placement, watts: Watts | None = None) -> JobState:
     """Return the job as it is on as many units."""
-    return state if state.job.speed is None else replace(state, job=on(state.job, place.units))
+    return state if state.job.speed is None else replace(state, job=on(state.job, place.units, watts))
 
 
 def sizes_of(job: Job) -> Iterator[int]:
@@ -161,10 +166,12 @@ def sizes_of(job: Job) -> Iterator[int]:
             best = speed
 
 
-def on(job: Job, units: int) -> Job:
-    """Return the job as it is on so many units, uncapped."""
+def on(job: Job, units: int, watts: Watts | None = None) -> Job:
+    """Return the job as it is on so many units, uncapped or as it is planned where watts count."""
     if job.speed is None:
         return job
+    if watts is not None:
+        return watts.on(job, units)
     speed = job.speed(units, None)
     return replace(
         job,
@@ -192,10 +199,10 @@ class Weigh(Policy):
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
-        self._rows = Rows(self._sizes(view))
+        self._joule_s = self.parameters.kwh_price / WATTS_PER_KW
+        self._rows = self._table(view)
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
-        joule_s = self.parameters.kwh_price / WATTS_PER_KW
-        self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
+        self._ahead = Ahead(self._joule_s) if self.parameters.aim == "makespan" else None
         self._new = set[int]()  # have come since sizes or caps were chosen
         self._changed = True  # something else since then
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
@@ -214,7 +221,8 @@ class Weigh(Policy):
         return on_nodes.queue(view, lambda pools: NodeTurns(pools, self.parameters), "weigh")
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
-        return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""
+        ways = job.ways if len(cluster.pools) > 1 else (job,)
+        return min((too_hungry(way, cluster) for way in ways), key=len)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if self._nodes is not None:
@@ -224,9 +232,8 @@ class Weigh(Policy):
             self._new.add(event.job.id)
         else:
             self._changed = True
-        if isinstance(event, NodeDown | NodeUp):
-            self._rows.clear()
-            self._rows.sizes = self._sizes(view)
+        if isinstance(event, NodeDown | NodeUp | BudgetChanged):
+            self._rows = self._table(view, self._rows.prices)
         elif isinstance(event, Submitted | Failed):
             self._enter(view.state(event.job.id), view)
         elif isinstance(event, Finished):
@@ -238,8 +245,11 @@ class Weigh(Policy):
             for job_id in view.waiting:
                 self._enter(view.state(job_id), view)
         share = len(self._pools) == 1 and (self._sized or view.budget_w is not None)
-        # Who runs in a hole stops first; then all is decided again.
-        actions = self._ends_of_holes(view) or (self._share(view) if share else self._decide(view))
+        # Who runs in a hole, or draws too much, stops first; then all is decided again.
+        actions = self._ends_of_holes(view) or (self._watts.stops(view) if self._watts is not None else [])
+        actions = actions or (self._share(view) if share else self._decide(view))
+        if self._watts is not None:
+            actions = self._watts.with_caps(view, actions)
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)
@@ -253,18 +263,34 @@ class Weigh(Policy):
         rows = (self._rows.prices * bool(len(self._rows))).tolist()
         return {name: {"": row[0]} for name, row in zip(self._pools, rows, strict=True)}
 
-    def _sizes(self, view: View) -> NDArray[np.float64]:
-        return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
+    def _table(self, view: View, prices: NDArray[np.float64] | None = None) -> Rows:
+        """Return an empty table for the machine as it is now, with the prices of before."""
+        sizes = np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
+        self._watts = Watts.of(view, self._joule_s) if len(self._pools) > 1 else None
+        shared = None
+        if self._watts is not None:  # those of a unit are one
+            sizes = np.hstack((sizes, sizes))
+            portions = [NANO * self._watts.unit_w.get(pool, 0.0) for pool in self._pools]
+            shared = np.array(portions) / max(1, self._watts.budget)
+        rows = Rows(sizes, shared)
+        if prices is not None and prices.shape == sizes.shape:
+            rows.prices = prices
+        return rows
 
     def _enter(self, state: JobState, view: View) -> None:
+        several, watts = len(self._pools) > 1, self._watts
         ways = [
             (way.job, lengths_of(way, view, self._pools))
-            for way in ways_of(state, with_sizes=len(self._pools) > 1)
+            for way in ways_of(state, with_sizes=several, watts=watts)
         ]
         job, lengths = ways[0]
         if len(ways) > 1:
             job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
-        self._rows.add(job, lengths, amounts=(min(way.units for way, _ in ways),))
+        amounts: tuple[float, ...] = (min(way.units for way, _ in ways),)
+        if watts is not None:
+            places = [(way, pool) for way, _ in ways for pool in self._pools if way.runs_on(pool)]
+            amounts += (min(watts.units(watts.need(state.job, way, pool), pool) for way, pool in places),)
+        self._rows.add(job, lengths, amounts=amounts)
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
@@ -272,8 +298,10 @@ class Weigh(Policy):
         first, several = next(iter(view.waiting.values())), len(self._pools) > 1
         plain = not self._sized and view.budget_w is None
         waits = waits_for(job, view, job.ways if plain else ())
-        if several and job.id != first.id:
-            sentence, at = waits + in_turn(job, view), None
+        if self._watts is not None and view.budget_w is not None:
+            waits += f", {max(0.0, self._watts.free(view) / NANO):.4g} of {view.budget_w:g} W free"
+        if several and (job.id != first.id or self._watts is not None):
+            sentence, at = waits + (in_turn(job, view) or "; first in the queue"), None
         else:
             at, ends = awaited(job, view, self._in_order(first, view))
             sentence = waits + ("; first in the queue" if job.id == first.id else in_turn(job, view, ends))
@@ -314,13 +342,20 @@ class Weigh(Policy):
         if max(left.values()) <= 0:
             return []
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
-        ranked = self._ranked(view, left, movers)
+        free_w = 0 if self._watts is None else self._watts.free(view)
+        ranked = self._ranked(view, left, movers, free_w)
         if not ranked:
             return []
         self._rows.form_prices(self.parameters.price)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
-        ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
-        decision = Decision(view, left, prices, self._plans(view, ends), ends)
+        end_of = believed_end if self._watts is None else self._planned_end
+        ends = {job_id: end_of(state, view, self._holes) for job_id, state in view.running.items()}
+        plans, watts_plan = self._plans(view, ends)
+        decision = Decision(view, left, prices, plans, ends)
+        if self._watts is not None and watts_plan is not None:
+            by_class = zip(self._pools, self._rows.prices[:, 1].tolist(), strict=True)
+            price = max(price * self._watts.units(1, pool) for pool, price in by_class)
+            decision.power = PowerLeft(self._watts, price + self._joule_s / NANO, watts_plan, free_w)
         self._weigh(decision, ranked)
         return decision.actions
 
@@ -345,8 +380,9 @@ class Weigh(Policy):
                 if best.start_s == math.inf:
                     return
                 reserved.add(best.pool)
+                drawn = decision.drawn(state, best.pool)
                 best = decision.on_the_way(job_state, best)
-                decision.reserve(best.pool, best.start_s, best.end_s, state.job.units)
+                decision.reserve(best.pool, best.start_s, best.end_s, state.job.units, drawn=drawn)
                 if best.on_the_way:
                     decision.start(best.state, best.on_the_way, best.start_s)
                     continue
@@ -377,21 +413,23 @@ class Weigh(Policy):
                 continue
             if job.alternatives or job.reference_s(here) == math.inf:
                 continue
-            stays = as_on(state, state.place)
+            stays = as_on(state, state.place, self._watts)
             whole_s, left_here = stays.job.reference_s(here), stays.left(view.now, here).middle
             if any(
                 left[pool] >= way.job.units
                 and way.job.runs_on(pool)
                 and way.job.reference_s(pool) < whole_s
                 and way.left(view.now, pool).middle + view.costs.move_s(job, here, pool).middle < left_here
-                for way in ways_of(state, with_sizes=True)
+                for way in ways_of(state, with_sizes=True, watts=self._watts)
                 for pool in self._pools
             ):
                 yield stays
 
-    def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
+    def _ranked(
+        self, view: View, left: Mapping[str, int], movers: list[JobState], free_w: int
+    ) -> list[JobState]:
         """List the jobs that are weighed: the first of the queue, then by priority and index."""
-        fits, others = self._ranks(left, view)
+        fits, others = self._ranks(left, view, free_w)
         more = [state for state in view.suspended.values() if self._could_start(state.job, left)] + movers
         if not fits and not more:
             return []
@@ -402,8 +440,12 @@ class Weigh(Policy):
         head = [view.state(first)] if first is not None else []
         return head + [state for _, state in jobs if state.job.id != first]
 
-    def _ranks(self, left: Mapping[str, int], view: View) -> tuple[list[tuple[Rank, int]], ...]:
+    def _ranks(
+        self, left: Mapping[str, int], view: View, free_w: int = 0
+    ) -> tuple[list[tuple[Rank, int]], ...]:
         room = np.array([[left[pool]] for pool in self._pools], dtype=np.float64)
+        if self._watts is not None:
+            room = np.hstack((room, [[self._watts.units(free_w, pool)] for pool in self._pools]))
         return self._rows.ranked(room, self._weights(view), self.parameters.depth)
 
     def _weights(self, view: View) -> tuple[float, float, float]:
@@ -415,14 +457,27 @@ class Weigh(Policy):
         return any(way.runs_on(pool) and way.units <= left[pool] for pool in self._pools for way in job.ways)
 
     def _rank(self, state: JobState, view: View) -> Rank:
+        if self._watts is not None and state.placement is not None:
+            state = as_on(state, state.place, self._watts)
         area_left = least_area(state.job, lengths_of(state, view, self._pools), self._rows.sizes)
         facts = np.array([*area_left, state.job.submit_s + state.attained_s(view.now)])
         return -state.job.priority, float(index_of(facts, *self._weights(view)))
 
-    def _plans(self, view: View, ends: Mapping[int, float]) -> dict[str, Availability]:
-        """Free units of each class over time, as running jobs and those on their way leave them."""
-        now, costs = view.now, view.costs
+    def _planned_end(self, state: JobState, view: View, holes: Mapping[int, float]) -> float:
+        """Return when a running job is believed to give its units back, if no watts are lent to it."""
+        end = believed_end(state, view, holes)
+        if state.stage is not RUNNING or state.job.id in holes:
+            return end
+        left = left_s(as_on(state, state.place, self._watts), view.now, state.place.pool)
+        return max(end, instant(max(view.now, state.works_from_s) + left))
+
+    def _plans(
+        self, view: View, ends: Mapping[int, float]
+    ) -> tuple[dict[str, Availability], Availability | None]:
+        """Free units of each class, and watts, over time, as running and moving jobs leave them."""
+        now, costs, watts = view.now, view.costs, self._watts
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
+        drawn = list[tuple[float, int]]()
         for job_id, state in view.running.items():
             held[state.place.pool].append((ends[job_id], state.place.units))
             there = state.moves_to
@@ -431,10 +486,40 @@ class Weigh(Policy):
                     costs.stop_s(state.job, state.place.pool),
                     costs.restart_s(state.job, there.pool),
                 )
-                left = left_s(as_on(state, there), now, there.pool)
-                end = instant(state.since_s + stop + restart + left)
-                held[there.pool].append((max(end, instant(now + SOON_S)), there.units))
-        return {pool: Availability.beside(some, view.in_service[pool], now) for pool, some in held.items()}
+                left = left_s(as_on(state, there, watts), now, there.pool)
+                end = max(instant(state.since_s + stop + restart + left), instant(now + SOON_S))
+                held[there.pool].append((end, there.units))
+            if watts is not None:
+                until = (ends[job_id],) if there is None else (ends[job_id], end)
+                drawn += zip(until, watts.held(state), strict=True)
+        plans = {pool: Availability.beside(some, view.in_service[pool], now) for pool, some in held.items()}
+        return plans, None if watts is None else Availability.beside(drawn, watts.budget, now)
+
+
+Gaps = list[tuple[float, float]]
+
+
+def both(some: Gaps, others: Gaps) -> Gaps:
+    """Return the intervals that lie in an interval of each of two ascending lists."""
+    common, place = Gaps(), 0
+    for start, end in some:
+        while place < len(others) and others[place][0] < end:
+            if others[place][1] > start:
+                common.append((max(start, others[place][0]), min(end, others[place][1])))
+            if others[place][1] > end:
+                break
+            place += 1
+    return common
+
+
+@dataclass
+class PowerLeft:
+    """The nanowatts that one decision can give: free now and as planned; price: of one for a second."""
+
+    watts: Watts
+    price: float
+    plan: Availability
+    free: int
 
 
 @dataclass
@@ -451,36 +536,69 @@ class Decision:
     prices: dict[str, float]
     plans: dict[str, Availability]
     ends: dict[int, float]
+    power: PowerLeft | None = None
     actions: list[Action] = field(default_factory=list)
-    _gaps: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+    _gaps: dict[tuple[str, int, int], Gaps] = field(default_factory=dict)
 
-    def gaps(self, pool: str, units: int) -> list[tuple[float, float]]:
-        """List when so many units are free from now on, as (start, end)."""
-        if (pool, units) not in self._gaps:
-            self._gaps[pool, units] = self.plans[pool].regions(units, self.view.now)
-        return self._gaps[pool, units]
+    def gaps(self, pool: str, units: int, drawn: int = 0) -> Gaps:
+        """List when so many units, and watts, are free from now on, as (start, end)."""
+        if (pool, units, drawn) not in self._gaps:
+            gaps = self.plans[pool].regions(units, self.view.now)
+            if self.power is not None:
+                gaps = both(gaps, self.power.plan.regions(drawn, self.view.now))
+            self._gaps[pool, units, drawn] = gaps
+        return self._gaps[pool, units, drawn]
+
+    def drawn(self, state: JobState, pool: str) -> int:
+        """Return what a job is planned to draw on a class, in nW; 0 where watts do not count."""
+        if self.power is None:
+            return 0
+        return self.power.watts.need(self.view.state(state.job.id).job, state.job, pool)
+
+    def taken(self, state: JobState, pool: str) -> float:
+        """Return what others, and the operator, pay for a second of a job on a class."""
+        taken = self.prices[pool] * state.job.units
+        return taken if self.power is None else taken + self.power.price * self.drawn(state, pool)
+
+    def has(self, state: JobState, pool: str, until_s: float = -math.inf) -> bool:
+        """Tell if units and watts for a job are free on a class, now and as planned until then."""
+        units, power, now = state.job.units, self.power, self.view.now
+        if self.left[pool] < units or (until_s > now and self.plans[pool].least(now, until_s) < units):
+            return False
+        if power is None:
+            return True
+        drawn = self.drawn(state, pool)
+        return power.free >= drawn and (until_s <= now or power.plan.least(now, until_s) >= drawn)
 
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for way in ways_of(state, with_sizes=len(self.plans) > 1):
+        for way in self.ways(state):
             job = way.job
             for pool in self.plans:
-                if self._may(way, pool):
+                drawn = 0 if self.power is None else self.drawn(way, pool)
+                if self._may(way, pool, drawn):
                     length = left_s(way, now, pool) + (costs.restart_s(job, pool) if way.placement else 0.0)
                     held_s = max(length, SOON_S) if self._may_plan(job, pool) else math.inf
-                    starts = (start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
-                    start = next(starts, math.inf)
+                    gaps = self.gaps(pool, job.units, drawn)
+                    start = next((start for start, end in gaps if end - start >= held_s), math.inf)
                     end = instant(start + held_s)
-                    cost = end - now + self.prices[pool] * job.units * length
+                    cost = end - now + self.taken(way, pool) * length
                     waits = start > now and job.reference_s(pool) == math.inf
                     candidates.append(Candidate(waits, cost, start, end, pool, way))
         return min(candidates, key=itemgetter(slice(5)), default=None)
 
-    def _may(self, state: JobState, pool: str) -> bool:
+    def ways(self, state: JobState) -> list[JobState]:
+        """List the ways of a job; on one class, its alternatives."""
+        watts = None if self.power is None else self.power.watts
+        return ways_of(state, with_sizes=len(self.plans) > 1, watts=watts)
+
+    def _may(self, state: JobState, pool: str, drawn: int = 0) -> bool:
         job = state.job
         if not job.runs_on(pool) or job.units > self.view.in_service[pool]:
+            return False
+        if self.power is not None and drawn > self.power.watts.budget:
             return False
         return job.stop is not PAUSE or state.placement is None or state.place.pool == pool
 
@@ -491,20 +609,19 @@ class Decision:
     def on_the_way(self, waiting: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
         state, now, costs, most, chosen = best.state, self.view.now, self.view.costs, 0.0, best
-        job, prices = state.job, self.prices
-        able = product(ways_of(waiting, with_sizes=True), self.plans) if job.stop is CHECKPOINT else ()
+        job = state.job
+        able = product(self.ways(waiting), self.plans) if job.stop is CHECKPOINT else ()
         for way, pool in able:
-            units = way.job.units
-            if pool == best.pool or not job.runs_on(pool) or self.left[pool] < units:
+            if pool == best.pool or not job.runs_on(pool) or not self.has(way, pool):
                 continue
             changes = costs.move_s(job, pool, best.pool).high
             restart = costs.restart_s(job, pool) if state.placement is not None else 0.0
             runs_s = best.start_s - now - restart
             lengths = zip(left_quantiles(way, now, pool), left_quantiles(state, now, best.pool), strict=True)
             saved = min(runs_s / here * there for here, there in lengths) - changes
-            if saved <= 0 or self.plans[pool].least(now, best.start_s) < units:
+            if saved <= 0 or not self.has(way, pool, best.start_s):
                 continue
-            taken = prices[pool] * units * (best.start_s - now) - prices[best.pool] * job.units * saved
+            taken = self.taken(way, pool) * (best.start_s - now) - self.taken(state, best.pool) * saved
             if saved - taken > most:
                 most = saved - taken
                 chosen = best._replace(end_s=instant(best.end_s - saved), on_the_way=pool, state=way)
@@ -513,40 +630,66 @@ class Decision:
     def move(self, state: JobState) -> None:
         """Move a running job if that surely costs less than that it stays; else its place stays reserved."""
         view, job, now, here = self.view, state.job, self.view.now, state.place.pool
-        stays, prices = left_quantiles(state, now, here), self.prices
-        second_here = 1.0 + prices[here] * job.units  # what it costs
+        stays, taken_here = left_quantiles(state, now, here), self.taken(state, here)
+        second_here = 1.0 + taken_here  # what it costs
         best, least = None, stays.middle * second_here
         stop = view.costs.stop_s(job, here)
-        for way, pool in product(ways_of(view.running[job.id], with_sizes=True), self.plans):
+        for way, pool in product(self.ways(view.running[job.id]), self.plans):
             units = way.job.units
-            if (pool, units) == (here, job.units) or not job.runs_on(pool) or self.left[pool] < units:
+            if (pool, units) == (here, job.units) or not job.runs_on(pool) or not self.has(way, pool):
                 continue
             changes, goes = view.costs.move_s(job, here, pool), left_quantiles(way, now, pool)
-            length, second = changes.middle + goes.middle, 1.0 + prices[pool] * units
-            cost = length * second + job.units * prices[here] * stop
+            length, second = changes.middle + goes.middle, 1.0 + self.taken(way, pool)
+            cost = length * second + taken_here * stop
             gains = [second_here * stay - second * go for stay, go in zip(stays, goes, strict=True)]
             cost += gains[1] - min(gains) + second * (changes.high - changes.middle)
-            if cost < least and self.plans[pool].earliest(units, length, now) <= now:
-                best, least, end = counted(pool, units), cost, instant(now + length)
+            if cost < least and self._stays_free(way, pool, length):
+                best, least, end = (way, pool), cost, instant(now + length)
         if best is None:
             return
-        self.actions.append(Migrate(job.id, best))
-        self.left[best.pool] -= best.units
-        self.reserve(best.pool, now, end, best.units)
-        self.reserve(here, instant(now + max(stop, SOON_S)), self.ends[job.id], -job.units)
+        way, pool = best
+        self.actions.append(Migrate(job.id, self.placement(way, pool)))
+        self.take(way, pool)
+        self.reserve(pool, now, end, way.job.units, drawn=self.drawn(way, pool))
+        leaves = instant(now + max(stop, SOON_S))
+        self.reserve(here, leaves, self.ends[job.id], -job.units, drawn=-self.drawn(state, here))
 
-    def reserve(self, pool: str, start_s: float, end_s: float, units: int) -> None:
-        """Make so many units fewer free in an interval."""
+    def _stays_free(self, state: JobState, pool: str, length_s: float) -> bool:
+        now = self.view.now
+        if self.plans[pool].earliest(state.job.units, length_s, now) > now:
+            return False
+        return self.power is None or self.has(state, pool, instant(now + length_s))
+
+    def take(self, state: JobState, pool: str) -> None:
+        """Make what a job takes on a class less free now."""
+        self.left[pool] -= state.job.units
+        if self.power is not None:
+            self.power.free -= self.drawn(state, pool)
+
+    def placement(self, state: JobState, pool: str) -> Placement:
+        """Return the place of a job on a class, under the cap that is planned for it."""
+        job = state.job
+        place = counted(pool, job.units, job.alternative)
+        if self.power is None:
+            return place
+        whole = self.view.state(job.id).job.way(place)
+        cap_w = self.power.watts.planned(whole, pool, job.units).cap_w
+        return place if cap_w is None else replace(place, cap_w=cap_w)
+
+    def reserve(self, pool: str, start_s: float, end_s: float, units: int, *, drawn: int = 0) -> None:
+        """Make so many units, and watts, fewer free in an interval."""
         self.plans[pool].reserve(start_s, end_s, units)
+        if self.power is not None:
+            self.power.plan.reserve(start_s, end_s, drawn)
         self._gaps.clear()
 
     def start(self, state: JobState, pool: str, end_s: float) -> None:
         """Start or resume the job on ``pool`` now."""
         job = state.job
-        self.reserve(pool, self.view.now, end_s, job.units)
-        self.left[pool] -= job.units
+        self.reserve(pool, self.view.now, end_s, job.units, drawn=self.drawn(state, pool))
+        self.take(state, pool)
         kind = Resume if job.id in self.view.suspended else Start
-        self.actions.append(kind(job.id, counted(pool, job.units, job.alternative)))
+        self.actions.append(kind(job.id, self.placement(state, pool)))
 
     def fill_hole(self, state: JobState, holes: dict[int, float]) -> None:
         """Start the job in units that are free until a reservation begins, and enter when that is.
@@ -557,9 +700,9 @@ class Decision:
         job, now, costs = state.job, self.view.now, self.view.costs
         best, where, until_s = -1.0, "", math.inf
         for pool in self.plans:
-            if not self._may(state, pool) or self.left[pool] < job.units:
+            if not self._may(state, pool) or not self.has(state, pool):
                 continue
-            gaps = self.gaps(pool, job.units)
+            gaps = self.gaps(pool, job.units, self.drawn(state, pool))
             if not gaps or gaps[0][0] > now:
                 continue
             until, length = gaps[0][1], left_s(state, now, pool) if self._may_plan(job, pool) else math.inf
