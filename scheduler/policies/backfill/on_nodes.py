@@ -507,14 +507,10 @@ class NodeFirstFit(NodeQueue):
                 else:
                     look.clear()
                     look.update(limit.spare)
-        for job in self._in_order(self._new, now):
+        for job in self._new:
             if job.id in self.waiting:
                 self._start_passing(job, chosen, now, limits)
         self._enter_new()
-
-    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
-        """Put jobs that have just come in the order in which they may pass."""
-        return jobs
 
     def _start_passing(self, job: Job, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         """Start a job in the first pool in which it may pass."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
 from scheduler.policies.backfill.conservative import awaited
 from scheduler.policies.backfill.on_nodes import (
-    LEAST,
     MANY,
     OPEN,
     Choice,
@@ -41,7 +40,6 @@ from scheduler.policies.backfill.on_nodes import (
     NodeEasy,
     Places,
     Rank,
-    Vector,
     WaitingJobs,
     Way,
     has_room,
@@ -74,7 +72,6 @@ class RankedJobs(WaitingJobs):
 
     def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
         self._facts = np.zeros((LENGTHS, capacity))
-        self.order: NDArray[np.intp] = np.arange(0)
         self._ranks = np.zeros((2, capacity))
         super()._lay(entries, capacity)
 
@@ -119,10 +116,7 @@ class NodeWeigh(NodeEasy):
         self._ranked = {name: RankedJobs(nodes, self.rows) for name, nodes in self.nodes.items()}
         self._tables = self._ranked
         self._priced = len(pools) > 1  # prices decide something
-        self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
-        self._rather_wait = 0  # so many of them
-        self._sorted = set[str]()  # pools whose tables have turns by what is free now
-        self._outdated = set[str]()  # pools in which a job has started since
+        self._rather_wait = 0  # so many jobs have fitted that would rather wait
         self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
 
     # -- the order ------------------------------------------------------------------------------------
@@ -136,32 +130,16 @@ class NodeWeigh(NodeEasy):
         super().add_first(job)
 
     def _rank(self, job: Job) -> None:
-        ways = [(way, self._lengths(way, bool(job.alternatives))) for way in job.ways]
-        if job.alternatives:
-            ways.sort(key=lambda way: least_area(way[0], way[1], self.rows.sizes))
-        self.rows.add(*ways[0])
+        ways = [(way, [self._length(way, pool) for pool in self._places]) for way in job.ways]
+        self.rows.add(*min(ways, key=lambda way: least_area(way[0], way[1], self.rows.sizes)))
 
-    def _lengths(self, way: Job, varied: bool) -> list[float]:
-        may = [name for name in self._places if way.runs_on(name)]
-        if self._priced or varied:
-            may = [name for name in may if self._room(name, way.demand) >= way.units]
-        return [_length(way, name) if name in may else math.inf for name in self._places]
-
-    def _room(self, pool: str, demand: Vector) -> int:
-        return sum(number * room_in(row, demand) for row, number in self._kinds[pool].items())
+    def _length(self, way: Job, pool: str) -> float:
+        room = sum(number * room_in(row, way.demand) for row, number in self._kinds[pool].items())
+        return _length(way, pool) if way.runs_on(pool) and room >= way.units else math.inf
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         super()._start(job, pool, places, chosen)
         self.rows.drop(job.id)
-        self._outdated.add(pool)
-
-    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
-        if len(jobs) < 2:
-            return jobs
-        here = [job for job in jobs if job.id in self.waiting]
-        facts = self.rows.facts(job.id for job in here)
-        order = np.lexsort((index_of(facts, *self._weights(now)), -facts[PRIORITY]))
-        return [here[place] for place in order.tolist()]
 
     def _weights(self, now: float) -> tuple[float, float, float]:
         """Return what an index depends on, beside the job."""
@@ -188,42 +166,39 @@ class NodeWeigh(NodeEasy):
             if job.id in self.waiting:
                 return
 
+    def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        self._rather_wait = 0
+        if self._new and (self._freed or len(self._new) > 1):  # else who comes has nobody beside it
+            self._enter_new()
+            self._freed = True
+            self._look_everywhere()
+        super()._pass(chosen, now, limits)
+        if self._rather_wait:  # they, and those behind them, are looked at again
+            self._look_everywhere()
+
+    def _look_everywhere(self) -> None:
+        for name, look in self._look.items():
+            look.update(range(self.pools[name].units))
+
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
-        self._sorted.clear()
-        self._outdated.clear()
+        for pool, look in self._look.items():
+            limit = limits.get(pool, OPEN)
+            if look and not limit.closed:
+                self._ranked[pool].sort(look, limit, self._weights(now))
         super()._pass_all(chosen, now, limits)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
-        look, table = self._look[pool], self._ranked[pool]
-        if limit.closed or not look or not table.entries or self._rather_wait >= self._parameters.depth:
+        look, table, turn = self._look[pool], self._ranked[pool], begin
+        if limit.closed or not look or self._rather_wait >= self._parameters.depth:
             return None
-        if pool not in self._sorted:
-            self._sorted.add(pool)
-            table.sort(look, limit, self._weights(now))
-        turn = begin
-        while turn < len(table.order):
+        while table.entries and turn < len(table.order):
             job = table.entries[table.order[turn]][1]
             if job.id in self.waiting and self._passes(job, pool, limit, now):
                 return turn
             turn += 1
-            if turn - begin > MANY and pool in self._outdated:
-                self._outdated.discard(pool)
+            if turn == begin + MANY:
                 table.narrow(look, limit, now, begin=turn)
         return None
-
-    def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
-        self._again.clear()
-        self._rather_wait = 0
-        if len(self._new) > LEAST:  # so many are looked at together
-            self._enter_new()
-            self._freed = True
-            for name, look in self._look.items():
-                look.update(range(self.pools[name].units))
-        super()._pass(chosen, now, limits)
-        if self._rather_wait >= self._parameters.depth:  # the others are looked at next time
-            self._again = {name: set(range(pool.units)) for name, pool in self.pools.items()}
-        for pool, nodes in self._again.items():
-            self._look[pool] |= nodes
 
     # -- the choice of a class ------------------------------------------------------------------------
 
@@ -239,28 +214,25 @@ class NodeWeigh(NodeEasy):
             self._start_within(way, pool, fits[number], limit, now=now, chosen=chosen)
             return
         self._rather_wait += bool(fits)
-        for able in {ways[number][0] for number in fits}:  # where it fits now it is looked at again
-            self._again.setdefault(able, set()).update(range(self.pools[able].units))
 
     def _best(
-        self, ways: Sequence[Way], fits: Container[int], view: View, chosen: Sequence[Choice] = ()
+        self, ways: Sequence[Way], fits: Collection[int], view: View, chosen: Sequence[Choice] = ()
     ) -> tuple[int, float]:
         """Choose one of the ways, of which some fit now, and when the job starts; -1: nobody knows."""
-        now = view.now
         best: tuple[tuple[float, ...], int, float] = (math.inf,), -1, math.inf
         held: Sequence[Held] = ()
-        able = [number for number in range(len(ways)) if number in fits]
-        if not able or not self._varied(ways[0][1]) or ways[0][1].id == next(iter(self.waiting)):
-            able += [number for number in range(len(ways)) if number not in fits]
-        for number in able:  # those that fit come first, because they cost no search
+        able = sorted(range(len(ways)), key=lambda number: number not in fits)  # these cost no search
+        if fits and self._varied(ways[0][1]) and ways[0][1].id != next(iter(self.waiting)):
+            able = able[: len(fits)]
+        for number in able:
             pool, way = ways[number]
-            start_s = now
-            if self._preference(way, pool, now, now) >= best[0]:
-                continue
+            start_s = view.now
             if number not in fits:
+                if self._preference(way, pool, start_s, start_s) >= best[0]:
+                    continue
                 held = held or self._all_held(view, chosen)
-                start_s = max(self._when_free(way, pool, held, view.nodes[pool])[0], now)
-            preference = self._preference(way, pool, start_s, now)
+                start_s = max(self._when_free(way, pool, held, view.nodes[pool])[0], start_s)
+            preference = self._preference(way, pool, start_s, view.now)
             if start_s < math.inf and preference < best[0]:
                 best = preference, number, start_s
         return best[1:]

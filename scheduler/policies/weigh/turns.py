@@ -15,35 +15,27 @@ job goes on where it is. So a new job displaces who has run long, and who was st
 while it waits, until it has its turn.
 
 **Bound**: a job gives way only if it has run for ``SPARE_S``, and for ``COSTS`` times as long as a stop and a
-restart take, for each stop that it has had. A stopped job, or an open first, may wait for those who do not:
-when it has waited for longer than it needs, and than any job in its way, that node is kept for it, and nobody
-else starts there. One at a time has that; the first of the queue may wait for it too, until it gives way.
+restart take, for each stop that it has had. A stopped or an open job may wait for those who do not: when it
+has waited for longer than it needs, and than any job in its way, that node is kept for it, and nobody else
+starts there. One at a time has that; the first of the queue may wait for it too, until it gives way.
 
-The reservation of a first job that is not open binds open jobs, but they may take each other's places. That
-of an open one does not bind them, because they give way to it. Where there never was an open job all is
-decided as if this module were not there.
+On the nodes of a reservation open jobs only take each other's places. An open first job has none, because
+others give way to it. Where no job is open all is decided as if this module were not there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from operator import itemgetter, le
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.model.events import Action, Checkpointed, Event, Resume, Start, Suspend, Timer, WakeAt
+from scheduler.model.events import Action, Event, Resume, Start, Suspend, WakeAt
 from scheduler.model.jobs import CHECKPOINT, PAUSE, STOPPING, Job, JobState, Placement, Pool, instant
-from scheduler.policies.backfill.on_nodes import (
-    OPEN,
-    ROOM,
-    Choice,
-    Limit,
-    Places,
-    Vector,
-    covers,
-)
+from scheduler.model.state import rooms
+from scheduler.policies.backfill.on_nodes import OPEN, Choice, Limit, Places, Vector, covers
 from scheduler.policies.base import Reason, View
 from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
@@ -63,7 +55,7 @@ class Neighbour(NamedTuple):
 
     worth: float
     job_id: int
-    job: Job
+    state: JobState
     left_s: float
     amounts: Vector
     gives: bool
@@ -86,10 +78,8 @@ class NodeTurns(NodeWeigh):
     def __init__(self, pools: Sequence[Pool], parameters: WeighParameters) -> None:
         super().__init__(pools, parameters)
         self._open = dict[int, None]()  # of those that wait
-        self._seen: bool | None = None  # there was an open job; None: nobody has looked
-        self._kept: dict[Spot, int] = {}  # nodes, and for whom
-        self._touched = set[Spot]()  # something has ended there
-        self._looks = False  # at all nodes
+        self._kept: dict[int, Spot] = {}  # for each of these jobs a node
+        self._touched = set[Spot]()  # something may have changed there
         self._wake_s = -math.inf
 
     def _is_open(self, job: Job) -> bool:
@@ -103,26 +93,15 @@ class NodeTurns(NodeWeigh):
         super()._rank(job)
         if self._is_open(job):
             self._open[job.id] = None
-            self._seen = True
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         super()._start(job, pool, places, chosen)
         self._open.pop(job.id, None)
 
-    def note(self, event: Event) -> None:
-        match event:
-            case Timer(tag=tag) if tag == LOOK:
-                self._looks = True
-            case Checkpointed():
-                self.ended(event.job.id, event.placement)
-            case _:
-                super().note(event)
-
     def _look_at(self, pool: str, nodes: set[int]) -> None:
         super()._look_at(pool, nodes)
-        if self._seen:
-            self._touched.update((pool, node) for node in nodes)
-        for spot in self._kept:
+        self._touched.update((pool, node) for node in nodes)
+        for spot in self._kept.values():
             self._close(spot)
 
     def _close(self, spot: Spot) -> None:
@@ -132,29 +111,32 @@ class NodeTurns(NodeWeigh):
 
     def _keep(self, spot: Spot, job: Job) -> None:
         """Let nobody else start on a node."""
-        self._kept[spot] = job.id
+        self._kept[job.id] = spot
         self._close(spot)
 
-    def _release(self, spot: Spot, view: View) -> None:
-        del self._kept[spot]
-        self.nodes[spot[0]].read(view.nodes[spot[0]].free, (spot[1],))
-        self._changed[spot[0]].add(spot[1])
+    def _release(self, job_id: int, view: View) -> None:
+        if job_id in self._kept:
+            pool, node = self._kept.pop(job_id)
+            self.nodes[pool].read(view.nodes[pool].free, (node,))
+            self._changed[pool].add(node)
+
+    def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
+        """Reserve nothing for an open job, because others give way to it."""
+        if job.id not in self._open:
+            return super()._reserve(job, view, chosen)
+        self._promise = job.id, math.inf
+        return {}
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        if self._seen is None:
-            self._seen = bool(view.suspended) or any(
-                self._is_open(state.job) for state in view.running.values()
-            )
-        for spot, job_id in list(self._kept.items()):
+        for job_id in list(self._kept):
             if job_id not in view.waiting and job_id not in view.suspended:
-                self._release(spot, view)
+                self._release(job_id, view)
         starts = super().decide(view, event)
-        if not self._seen or view.upcoming is not None:
+        if view.upcoming is not None:
             return starts
         self.read(view)
         actions = [*starts, *self._take_turns(view)]
         self._touched.clear()
-        self._looks = False
         look_s = instant(view.now + (FLOOR_S if self._open else LOOK_S))
         if (self._open or view.suspended) and (self._wake_s <= view.now or look_s < self._wake_s):
             self._wake_s = look_s
@@ -165,29 +147,20 @@ class NodeTurns(NodeWeigh):
 
     def _take_turns(self, view: View) -> list[Action]:
         """Let jobs start and go on for which others give way, those of most worth first."""
-        first = next(iter(self.waiting.values()), None)
+        first = next(iter(self.waiting), None)
+        self._head = None if first is None or first in self._open else self.waiting[first]
         asks = [view.state(job_id) for job_id in self._open]
-        opens = first is not None and first.id in self._open
-        self._head = first if opens else None
-        self._binds = None if opens else first  # its reservation binds open jobs
-        if self._binds is not None and self._binds.units == 1 and not self._binds.alternatives:
-            asks.append(view.state(self._binds.id))
+        if self._head is not None and self._head.units == 1 and not self._head.alternatives:
+            asks.append(view.state(self._head.id))
         for state in view.suspended.values():
-            if self._looks or state.job.stop is CHECKPOINT or _spot(state.place) in self._touched:
+            if state.job.stop is CHECKPOINT or _spot(state.place) in self._touched:
                 asks.append(state)
-        ranks = [(-state.job.priority, -self._worth(state, view), state.job.id) for state in asks]
-        self._limits_now = self._limits or {}
+        self._bounds = self._limits or {}
         self._crowds = dict[Spot, list[Neighbour]]()
+        asks.sort(key=lambda state: (-state.job.priority, -self._worth(state, view), state.job.id))
         actions: list[Action] = []
-        refused: list[Vector] = []
-        for place in sorted(range(len(asks)), key=ranks.__getitem__)[: self._parameters.depth]:
-            state = asks[place]
-            by_itself = self._looks or _bound(state, view) or state.job.id in self._kept.values()
-            if by_itself or not any(all(map(le, demand, state.job.demand)) for demand in refused):
-                done = self._serve(state, view)
-                actions += done
-                if not done and not by_itself:
-                    refused.append(state.job.demand)
+        for state in asks[: self._parameters.depth]:
+            actions += self._serve(state, view)
         if actions:
             self._limits = None
         return actions
@@ -206,91 +179,66 @@ class NodeTurns(NodeWeigh):
 
     def _serve(self, state: JobState, view: View) -> list[Action]:
         """Let a job begin or go on where it fits, or where others give way; nothing, if it must wait."""
-        job = state.job
+        job, kept = state.job, self._kept.get(state.job.id)
         if job.units > 1:
             return self._go_on(state, view)
-        kept = [spot for spot, job_id in self._kept.items() if job_id == job.id]
-        if any(_stopping(spot, view) for spot in kept):
+        if kept is not None and _stopping(kept, view):
             return []
-        if _bound(state, view):
-            spots = [_spot(state.place)]
-        else:
-            pools = [pool for pool, _ in self.classes(job)]
-            if job is self._binds:  # where it fits it has been decided on
-                pools = [pool for pool in pools if pool in self._limits_now] or pools
-            elif fits := self._with_room(job, pools):
-                return self._displace(state, Swap(0.0, fits), view)
-            spots = kept + self._probed(job, pools, view)
-        spots = [spot for spot in spots if self._kept.get(spot, job.id) == job.id]
+        spots = [_spot(state.place)] if _bound(state, view) else [kept] if kept else self._probed(job, view)
+        spots = [spot for spot in spots if spot == kept or spot not in self._kept.values()]
         best = min((self._swap(state, spot, view) for spot in spots), key=itemgetter(0), default=NONE)
         if best.worth < math.inf:
             return self._displace(state, best, view)
-        if self._looks and not self._kept and (job.id in view.suspended or job is self._head):
-            left, wait = self._times(state, view)
-            for spot in spots if wait > left else ():
+        left, wait = self._times(state, view)
+        if not self._kept and wait > left and (job.id in view.suspended or job.id in self._open):
+            for spot in spots:
                 if all(other.left_s < wait for other in self._crowds[spot]):
                     self._keep(spot, job)
                     break
         return []
 
-    def _with_room(self, job: Job, pools: Iterable[str]) -> Spot | None:
-        for pool in pools:
-            limit = self._limit(job, pool)
-            places = () if limit.closed else self.nodes[pool].place(job.demand, 1, limit.spare)
-            if places:
-                return pool, places[0][0]
-        return None
-
     def _go_on(self, state: JobState, view: View) -> list[Action]:
         """Let a job of several tasks go on that another policy has stopped."""
         at, demand = state.place, state.job.demand
-        needs = {node: tuple(tasks * d for d in demand) for node, tasks in at.nodes}
-        if not all(
-            covers(self._left_for(state.job, (at.pool, node), view), need) for node, need in needs.items()
-        ):
-            return []
+        for node, tasks in at.nodes:
+            if not covers(self._left_for(state.job, (at.pool, node), view), [tasks * d for d in demand]):
+                return []
         self.nodes[at.pool].take(at.nodes, demand)
         self._begun.append(state.job.id)
         return [Resume(state.job.id, at)]
 
-    def _limit(self, job: Job, pool: str) -> Limit:
-        """Return what the reservation of the first leaves to a job."""
-        binds = self._binds is not None and job is not self._binds
-        return self._limits_now.get(pool, OPEN) if binds else OPEN
-
-    def _probed(self, job: Job, pools: Iterable[str], view: View) -> list[Spot]:
+    def _probed(self, job: Job, view: View) -> list[Spot]:
         """List the nodes on which most is free, of those that could hold a job."""
-        rooms: list[tuple[float, Spot]] = []
+        # Where the head fits elsewhere than at its reservation it would rather wait.
+        pools = self._bounds if job is self._head else [pool for pool, _ in self.classes(job)]
+        found: list[tuple[float, Spot]] = []
         for pool in pools:
             there, free = view.nodes[pool], self.nodes[pool].fullness
-            able = np.flatnonzero((there.capacity >= np.subtract(job.demand, ROOM)).all(axis=1) & there.up)
+            able = np.flatnonzero(rooms(there.capacity, job.demand) * there.up)
             most = able[np.argsort(-free[able], kind="stable")[:PROBED]].tolist()
-            rooms += [(-free[node], (pool, node)) for node in most]
-        return [spot for _, spot in sorted(rooms)[:PROBED]]
+            found += [(-free[node], (pool, node)) for node in most]
+        return [spot for _, spot in sorted(found)[:PROBED]]
 
     def _left_for(self, job: Job, spot: Spot, view: View) -> Sequence[float]:
-        """Return what is free for a job on a node."""
-        (pool, node), limit = spot, self._limit(job, spot[0])
-        if spot in self._kept:  # for this job
-            kept: list[float] = view.nodes[pool].free[node].tolist()
-            return kept
-        free = self.nodes[pool].rows[node]
-        if limit.closed:
-            return [0.0] * len(free)
-        return [*map(min, free, limit.spare[node])] if node in limit.spare else free
+        """Return what is free for a job on a node, beside a reservation."""
+        pool, node = spot
+        if self._kept.get(job.id) == spot:
+            return view.nodes[pool].free[node].tolist()  # type: ignore[no-any-return]
+        free, limit = self.nodes[pool].rows[node], self._bounds.get(pool, OPEN)
+        bound = job is not self._head and (limit.closed or node in limit.spare)
+        return [0.0] * len(free) if bound else free
 
     def _swap(self, state: JobState, spot: Spot, view: View) -> Swap:
         """Choose who gives way to a job on a node."""
-        pool, job, costs = spot[0], state.job, view.costs
-        free = self._left_for(job, spot, view)
+        job, free = state.job, self._left_for(state.job, spot, view)
         if covers(free, job.demand):
             return Swap(0.0, spot)
         if spot not in self._crowds:
             self._crowds[spot] = self._crowd(spot, view)
-        crowd = self._crowds[spot]
-        may = [other for other in crowd if other.gives and other.job.priority <= job.priority]
+        crowd, most = self._crowds[spot], job.priority
+        may = [other for other in crowd if other.gives and other.state.job.priority <= most]
         others = _least(may, free, job.demand)
-        more_s = sum(costs.stop_s(other.job, pool) + costs.restart_s(other.job, pool) for other in others)
+        more_s = sum(_cost_s(other.state, view) for other in others)
         worth = sum(other.worth for other in others)
         if not others or self._worth(state, view, more_s) <= GAIN * worth:
             return NONE
@@ -304,29 +252,23 @@ class NodeTurns(NodeWeigh):
             amounts = tuple(units * d for d in state.job.way(state.place).demand)
             gives = self._is_open(state.job) and not _spared(state, view)
             left, _ = self._times(state, view)
-            crowd.append(Neighbour(self._worth(state, view), job_id, state.job, left, amounts, gives))
+            crowd.append(Neighbour(self._worth(state, view), job_id, state, left, amounts, gives))
         return sorted(crowd)
 
     def _displace(self, state: JobState, swap: Swap, view: View) -> list[Action]:
         """Stop those who give way; the job begins at once if that takes no time."""
         job, spot, (pool, node) = state.job, swap.spot, swap.spot
-        nodes, spare = self.nodes[pool], self._limit(job, pool).spare
-        for kept in [kept for kept, job_id in self._kept.items() if job_id == job.id]:
-            self._release(kept, view)
-        actions: list[Action] = []
+        nodes, actions = self.nodes[pool], list[Action]()
+        self._release(job.id, view)
         for other in swap.others:
             self._crowds[spot].remove(other)
             actions.append(Suspend(other.job_id))
-            if other.job.stop is not CHECKPOINT and view.costs.stop_s(other.job, pool) <= 0:
-                self.ended(other.job_id, view.state(other.job_id).place)
+            if other.state.job.stop is not CHECKPOINT and view.costs.stop_s(other.state.job, pool) <= 0:
+                self.ended(other.job_id, other.state.place)
                 nodes.take(((node, -1),), other.amounts)
-                if node in spare:
-                    spare[node] = [s + d for s, d in zip(spare[node], other.amounts, strict=True)]
         if not covers(nodes.rows[node], job.demand):
             self._keep(spot, job)  # until they have stopped
             return actions
-        if node in spare:
-            spare[node] = [s - d for s, d in zip(spare[node], job.demand, strict=True)]
         if job.id in self.waiting:
             chosen: list[Choice] = []
             self._start(job, pool, ((node, 1),), chosen)
@@ -337,14 +279,12 @@ class NodeTurns(NodeWeigh):
 
     def why(self, job: Job, view: View) -> Reason:
         """Name those who give way to a job, where their stops take time."""
-        for spot, job_id in self._kept.items():
-            if job_id == job.id:
-                names = ", ".join(_stopping(spot, view))
-                at = self.pools[spot[0]].name_of(spot[1])
-                return Reason(
-                    f"waits on {at} until {names or 'enough'} {'gives way' if names else 'is free'}"
-                )
-        return super().why(job, view)
+        if job.id not in self._kept:
+            return super().why(job, view)
+        spot = self._kept[job.id]
+        names = ", ".join(_stopping(spot, view))
+        at = self.pools[spot[0]].name_of(spot[1])
+        return Reason(f"waits on {at} until {names or 'enough'} {'gives way' if names else 'is free'}")
 
 
 def _spot(place: Placement) -> Spot:
@@ -362,10 +302,14 @@ def _stopping(spot: Spot, view: View) -> list[str]:
     return [f"job {state.job.name}" for state in states if state.stage is STOPPING]
 
 
+def _cost_s(state: JobState, view: View) -> float:
+    """Return how long a stop and a restart of a job take."""
+    return view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(state.job, state.place.pool)
+
+
 def _spared(state: JobState, view: View) -> bool:
     """Tell if a job has been stopped often for the time that it has run."""
-    cost = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(state.job, state.place.pool)
-    return state.attained_s(view.now) < state.preemptions * max(SPARE_S, COSTS * cost)
+    return state.attained_s(view.now) < state.preemptions * max(SPARE_S, COSTS * _cost_s(state, view))
 
 
 def _least(crowd: Sequence[Neighbour], free: Sequence[float], demand: Vector) -> Sequence[Neighbour]:

@@ -142,7 +142,7 @@ class Simulation:
                 self.reserved = reservation(self.first, self.pools, self.running(second))
         total = [sum(column) or 1.0 for column in zip(*free_at(self.pools, []).values(), strict=True)]
 
-        def index(job: Job) -> tuple[bool, float, int]:
+        def index(job: Job) -> tuple[float, int]:
             length, share = 60.0, 1.0  # as if it took all, so that its wait alone counts
             if job.estimate_s is not None:
                 length = max(float(job.estimate_s), 1e-6)
@@ -150,8 +150,7 @@ class Simulation:
             wait, longest = second - job.submit_s, second - waiting[0].submit_s
             old = share > 0.25 and wait > length and wait >= 0.8 * longest
             area = length * share * (1e-9 if old else 1.0)
-            new = job.submit_s == second  # those that wait already come before
-            return new, area / (1.0 + 30.0 * wait / max(length, 10.0)), job.id
+            return area / (1.0 + 30.0 * wait / max(length, 10.0)), job.id
 
         for job in sorted(waiting, key=index):
             if job is not self.first:
