@@ -18,13 +18,15 @@ Programs that nobody measured are alone.
 
     (1 + price x worth) x believed time left
 
-beyond what that is on the class where it is least. When no job that waits can start any more, running ones
-with a checkpoint move to where their cost, with a stop and a restart at their 90 % quantile, is below that of
-where they are.
+beyond what that is on the class where it is least. A job of unknown run time takes the first class, in the
+order of the cluster, on which it can start. When no job that waits can start any more, running ones with a
+checkpoint move to where their cost, with a stop and a restart at their 90 % quantile, is below that of where
+they are.
 
 Guarantee: the first job of the queue is passed until the machine could have done all that waited when it
-became the first. From then on it comes before all others, and while it cannot start it has whole nodes
-reserved: others should end before, or leave it enough of them.
+became the first; one of unknown run time, until ``PASSES`` others have started. From then on it comes before
+all others, and while it cannot start it has whole nodes reserved: others should end before, or leave it
+enough of them.
 Cost: a linear program, and ``depth`` jobs beside all that run, in a decision.
 """
 
@@ -59,6 +61,7 @@ from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import AREA, SOON_S, Rows, believed_end, is_unknown, left_s
 
 PARTNERS = 16  # so many jobs are weighed beside each other
+PASSES = 64  # so many jobs may start before a first one of unknown run time
 LITTLE = 0.01  # weight of ends and of passing, for the makespan
 
 
@@ -127,7 +130,8 @@ class SharedWeigh:
     def __init__(self, view: View, parameters: WeighParameters) -> None:
         self._pools, self._parameters = pools_of(view.cluster), parameters
         self._rows = Rows(np.array([np.maximum(pool.capacity, SOON_S) * pool.units for pool in self._pools]))
-        self._first, self._until_s = -1, math.inf  # others may pass this job until then
+        self._first, self._until_s = -1, math.inf  # others may pass this job until then,
+        self._passes = math.inf  # or until so many have started
         self._enter_all(view)
 
     def _enter_all(self, view: View) -> None:
@@ -155,11 +159,14 @@ class SharedWeigh:
             self._enter_all(view)
         first = next(iter(view.waiting), -1)
         if first != self._first:
-            area_s = self._rows.facts(view.waiting)[AREA].sum()
-            self._first, self._until_s = first, view.now + float(area_s)
+            unknown = first in view.waiting and is_unknown(view.waiting[first])
+            area_s = math.inf if unknown else float(self._rows.facts(view.waiting)[AREA].sum())
+            self._first, self._until_s = first, view.now + area_s
+            self._passes = PASSES if unknown else math.inf
         markets = self._markets(view)
         self._stopped = {**view.suspended} if len(markets) > 1 else {}
-        if any(market.places for market in markets) and view.now >= self._until_s and view.waiting:
+        is_due = view.now >= self._until_s or self._passes <= 0
+        if is_due and any(market.places for market in markets) and view.waiting:
             behind = [ranked for ranked in self._ranked(markets, view) if ranked[0].job.id != first]
             if not self._start(markets, [(view.state(first), 0.0), *behind], first):
                 self._reserve(markets, view.state(first))
@@ -183,7 +190,11 @@ class SharedWeigh:
         if not able:
             return False
         group, at = min(able, key=lambda pair: pair[0][:3])
+        if group.ends_s == math.inf:
+            alike = group.rank, group.ends_s
+            group, at = next(pair for pair in able if (pair[0].rank, pair[0].ends_s) == alike)
         markets[at].take(group)
+        self._passes -= len(group.start.jobs)
         for job in group.start.jobs:
             self._rows.drop(job.id)
             self._stopped.pop(job.id, None)
@@ -374,6 +385,8 @@ class Market:
         """Return in how many seconds there are whole nodes for a job, and how many more there are then."""
         view, nodes = self.view, self.view.nodes[self.pool.name]
         ends_s = {job_id: believed_end(state, view, {}) - view.now for job_id, state in view.running.items()}
+        for job_id in [job_id for job_id, end_s in ends_s.items() if end_s == math.inf]:
+            ends_s[job_id] = left_s(view.state(job_id), view.now, self.pool.name)
         for where in self.places.shared:
             stays_s = self._crowd(len(where.nodes), self._members(where.residents)).stays_s
             ends_s |= {state.job.id: stay_s for state, stay_s in zip(where.residents, stays_s, strict=True)}

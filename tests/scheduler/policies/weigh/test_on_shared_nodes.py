@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -17,10 +18,20 @@ from scheduler.model.interference import SPREAD, PairTable, Pressure
 from scheduler.model.jobs import CHECKPOINT
 from scheduler.policies.base import Reason, View
 from scheduler.policies.registry import create
+from scheduler.policies.weigh.on_shared_nodes import PASSES
 from tests.scheduler.policies.sharing.test_sharing import FOUR, TABLE, two_kinds, where, world
 from tests.support.amounts import examples
 from tests.support.brute.shared import least_sum_of_ends
 from tests.support.scheduling.worlds import World, run, sharing
+
+HARMLESS = replace(
+    TABLE,
+    times_s={
+        binding: {program: dict.fromkeys(row, TABLE.base_s[program]) for program, row in rows.items()}
+        for binding, rows in TABLE.times_s.items()
+    },
+)
+UNKNOWN = replace(TABLE, base_s={**TABLE.base_s, "unknown": 100.0})
 
 
 def of_two_tasks(jobs: World) -> World:
@@ -103,6 +114,28 @@ def test_the_first_job_starts_when_all_that_waited_could_be_done(given_world: Wo
     longest = max((arrival.run_s for arrival in jobs.arrivals), default=0.0)
     for outcome in outcomes:
         assert outcome.start_s <= latest.get(outcome.job.id, outcome.start_s) + 2 * longest + 1e-3
+
+
+def test_few_pass_the_first_job_where_run_times_are_unknown() -> None:
+    """It needs both nodes; of a hundred that come later and take one, those do that 64 starts allow."""
+    jobs = world(2, "unknown", "unknown", *(100 * ["unknown"]), table=UNKNOWN, gap_s=4.0)
+    arrivals = tuple(
+        a._replace(job=replace(a.job, units=8 if a.job.id == 2 else 4, estimate_s=None), run_s=10.0)
+        for a in jobs.arrivals
+    )
+    outcomes, _ = run(create("weigh"), replace(jobs, arrivals=arrivals))
+    starts = {outcome.job.id: outcome.start_s for outcome in outcomes}
+    assert sum(start_s < starts[2] for start_s in starts.values()) == 1 + PASSES
+
+
+def test_jobs_of_unknown_run_time_take_the_best_class_first() -> None:
+    """Whatever is predicted: on the old nodes, which come second, they would not disturb each other."""
+    jobs = two_kinds("LU", "LU", "LU", "LU", "LU", old=HARMLESS)
+    unknown = dict.fromkeys(("node", "old"), math.inf)
+    arrivals = tuple(a._replace(job=replace(a.job, estimates_s=unknown)) for a in jobs.arrivals)
+    outcomes, _ = run(create("weigh"), replace(jobs, arrivals=arrivals))
+    pools = [outcome.segments[0].placement.pool for outcome in sorted(outcomes, key=lambda o: o.job.id)]
+    assert pools[:2] == ["node", "node"] and "old" in pools
 
 
 @pytest.mark.parametrize(("cost_s", "moves"), [(1.0, True), (1000.0, False)])
