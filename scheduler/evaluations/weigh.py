@@ -389,7 +389,8 @@ def _assumptions(scale: Scale) -> tuple[str, ...]:
         "own price there was chosen on seeds 1 to 4.",
         f"V100: labbench on {capped_gpus.GPUS}, load {capped_gpus.LOAD:g}, {capped_gpus.BUDGET_W:g} W; "
         "rivals have their best alpha, or cap and size. kwh_price, and who gives way, were chosen on seeds "
-        "988 to 997, below which size no job is begun on 1000 to 1007.",
+        "988 to 997, below which size no job is begun on 1000 to 1007, how much slower than on its share it "
+        "may be on 3000 to 3014.",
         "V100, P100, sizes: labbench; the rival's jobs have the multiple of their least sizes (1, 2, 4, 8) "
         "that suits it best.",
         "B: half the seeds; las and las-mq spare tasks as in their paper. Chosen on seeds 900 to 911.",

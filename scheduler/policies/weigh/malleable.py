@@ -5,7 +5,7 @@ that of its watts in the budget, whichever is larger. Who runs holds at least th
 cap. Malleable jobs are given their way anew at every change; moldable ones keep the units of their start, and
 only their cap changes. For the turnaround a job is not begun on so few units that its work holds 1.4 times
 the share it would on more (a network that is five times as fast on twice as many GPUs), nor does it go back
-to so few.
+to so few. But before somebody is stopped, malleable jobs give such units back.
 
 The *own cost* of a way is what a second of work costs the job itself: (1 + price of a joule x watts) / speed.
 
@@ -14,7 +14,8 @@ The *own cost* of a way is what a second of work costs the job itself: (1 + pric
     time left x (own cost + jobs behind x share / speed)
 
 that is free, which is the job's own end, its energy, and what the jobs behind it wait for its share. What is
-left over goes to the jobs in that order, where their own cost falls.
+left over goes to the jobs in that order, where their own cost falls. Where there is room no job takes a way
+on which it is 1.6 times slower than on an equal share of the machine (Themis, 2020), whatever energy costs.
 
 **Makespan**: the same for jobs in the order of their weights, (time left + wait) ^ 0.5, where who is behind
 counts by its weight over the job's own; so long jobs do not come last and alone. (The program is that of
@@ -30,20 +31,20 @@ until then.
     1.5 x (area + what its stop and restart cost of the share that is used) / urgency
 
 is below its own index (costs at their 90 % quantile, times left as believed: at the quantiles of both
-half as many give way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
-not: a stopped job soon has the lower index, so two do not take turns for long. The length
-of a job whose size is fixed counts as many times as it needs more than an equal share of the machine
-(Themis, 2020). Who outranks the oldest job so far also starts before it. One at a time has its room made; it
-holds the reservation until the others have stopped. Who waits asks again when it has waited for about twice
-as long, or when a restart is over.
+half as many give way, and turnarounds are 10 % longer). Who stops soonest gives way first. Waits count over
+the whole length here, done or not: a stopped job soon has the lower index, so two do not take turns for long.
+The length is that on an equal share of the machine. Who outranks the oldest job so far also starts before it.
+One at a time has its room made; it holds the reservation until the others have stopped. Who waits asks again
+when it has waited for about twice as long, or when a restart is over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
 MARGIN = 1.5  # who gives way has an index so many times as high
 WATTS_PER_KW = 1000.0  # an hour for a kWh is so many joules for a second
+SLOWER = 1.6  # than on an equal share of the machine; no job takes such a way where there is room
 LOSS = 1.4  # a job is not begun on so few units that it holds them so many times as long for its work
 ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the state allows, so that it never refuses what fits
 
@@ -72,6 +74,7 @@ class Way(NamedTuple):
 
     Attributes:
         own_s: cost to the job itself of a second of work at speed 1: its time, and the price of its energy.
+        area: the share for as long as that work takes.
         low_w, low_speed: under the lowest cap, to which it may have to go.
     """
 
@@ -81,40 +84,53 @@ class Way(NamedTuple):
     cap_w: float | None
     speed: float
     own_s: float
+    area: float
     low_w: float
     low_speed: float
 
 
-NOTHING = Way(share=0.0, units=0, watts=0.0, cap_w=None, speed=0.0, own_s=math.inf, low_w=0.0, low_speed=0.0)
+NOTHING = Way(
+    0.0, units=0, watts=0.0, cap_w=None, speed=0.0, own_s=math.inf, area=0.0, low_w=0.0, low_speed=0.0
+)
 
 
 class Ways(NamedTuple):
     """Ways of a job by their shares, without those that a lesser share is better than.
 
     Attributes:
-        least: what it holds at least. columns: share, speed, own cost and watts of each way.
-        area: the least share for a second of work. begun: on fewer units it is not begun (``LOSS``).
+        least: what it holds at least. area: the least of any way.
+        begun: on fewer units it is not begun (``LOSS``).
         step: units and watts that any other way takes beyond the least one.
+        best: the ways of which each costs least from some number of jobs behind on (``limits``).
     """
 
     all: tuple[Way, ...]
     least: Way
-    columns: NDArray[np.float64]
     area: float
     begun: int
     step: Sequence[float]
+    best: Sequence[Way]
+    limits: Sequence[float]
+
+    def speed_of(self, share: float) -> float:
+        """Return the speed on such a share of the machine; less than it holds at least is had in turns."""
+        if share < self.all[0].share:
+            return self.all[0].speed * share / self.all[0].share
+        return max(way.speed for way in self.all[: bisect(self.all, share, key=itemgetter(0))])
 
 
 class Claim(NamedTuple):
     """A job that takes part, and what it may take.
 
     Attributes:
+        fair: its speed on an equal share of the machine.
         hole_s: until it gives back what it has; infinite: until its end.
     """
 
     state: JobState
     left_s: float
     ways: Ways
+    fair: float = 1.0
     hole_s: float = math.inf
 
     def ends_s(self, way: Way) -> float:
@@ -133,7 +149,8 @@ class Machine:
     """Free units and watts of the machine, now and when a reservation begins; ``take`` changes them.
 
     Attributes:
-        units, watts: of the whole. joule_s: price of a joule. thrifty: ``LOSS`` counts.
+        units, watts: of the whole. joule_s: price of a joule. thrifty: ``LOSS`` and ``SLOWER`` count.
+        jobs: as many share it.
         begins_s: seconds until the reservation. then, then_w: free beside it.
     """
 
@@ -142,11 +159,16 @@ class Machine:
     watts: float
     joule_s: float = 0.0
     thrifty: bool = False
+    jobs: int = 1
     free: int = 0
     free_w: float = 0.0
     begins_s: float = math.inf
     then: int = 0
     then_w: float = 0.0
+
+    @cached_property
+    def _whole(self) -> Whole:
+        return _whole(self.pool, self.units, self.watts, self.joule_s)
 
     def occupied(
         self, view: View, holes: Mapping[int, float]
@@ -172,23 +194,25 @@ class Machine:
 
     def improve(self, claim: Claim, held: dict[int, Way], behind: float = 0.0) -> None:
         """Give a job the way of least cost for which there is room, with so many jobs behind."""
-        ways, least, columns = claim.ways.all, claim.ways.least, claim.ways.columns
-        has = held.get(claim.state.job.id, NOTHING)
-        units, watts = (least.units, least.watts) if has is NOTHING else claim.ways.step
-        if (has is NOTHING or has is least) and (units > self.free or watts > self.free_w):
+        ways, has = claim.ways, held.get(claim.state.job.id, NOTHING)
+        units, watts = ways.least[1:3] if has is NOTHING else ways.step
+        if (has is NOTHING or has is ways.least) and (units > self.free or watts > self.free_w):
             return
-        share = max((has.units + self.free) / self.units, (has.watts + self.free_w) / self.watts)
-        able = columns[0].searchsorted(share * (1 + 1e-9), "right")  # there is no room for the others
-        if not able or ways[able - 1] is has:
-            return
-        shares, speeds, own_s, drawn = columns[:, :able]
-        costs = np.where(drawn - has.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
-        cost_s = (has.own_s + behind * has.share / (has.speed or 1.0)) * (1 - 1e-9)
-        cheaper: list[int] = costs.argsort(kind="stable")[: np.count_nonzero(costs < cost_s)].tolist()
-        for place in cheaper:
-            if self.has(claim, ways[place], has):
-                held[claim.state.job.id] = self.take(claim, ways[place], has)
+        best, floor = ways.best[bisect(ways.limits, behind)], claim.fair / SLOWER * self.thrifty
+        if best.speed < floor or not self.has(claim, best, has):
+            share = max((has.units + self.free) / self.units, (has.watts + self.free_w) / self.watts)
+            able = bisect(ways.all, share * (1 + 1e-9), key=itemgetter(0))  # there is no room for the others
+            if not able or ways.all[able - 1] is has:
                 return
+
+            def cost(way: Way) -> tuple[bool, float]:
+                return way.speed < floor, way.own_s + behind * way.area
+
+            least = cost(has)
+            cheaper = sorted((way for way in ways.all[:able] if cost(way) < least), key=cost)
+            best = next((way for way in cheaper if self.has(claim, way, has)), has)
+        if best is not has:
+            held[claim.state.job.id] = self.take(claim, best, has)
 
     def take(self, claim: Claim, way: Way, held: Way = NOTHING) -> Way:
         units, watts = self._then(claim, way, held)
@@ -231,28 +255,42 @@ class Machine:
         if state.placement is not None and not job.malleable:
             least = most = state.place.units
         curves: Any = job.speed, job.power  # a key: they must have a hash, as frozen dataclasses have
-        whole, sizes = (self.units, self.watts, self.joule_s), (least, max(most, least))
-        ways = _ways(curves, (*sizes, 0), self.pool, whole)
+        whole, sizes = self._whole, (least, max(most, least))
+        ways = _ways(curves, (*sizes, 0), whole)
         kept = min(state.place.units if state.stage is RUNNING else most, ways.begun)
         if self.thrifty and kept > least:
-            ways = _ways(curves, (*sizes, kept), self.pool, whole)
-        return Claim(state, left_s, ways, hole_s)
+            ways = _ways(curves, (*sizes, kept), whole)
+        return Claim(state, left_s, ways, ways.speed_of(1.0 / self.jobs), hole_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The whole machine, and the price of a joule; ways depend on it, and are found by its identity."""
+
+    pool: Pool
+    units: int
+    watts: float
+    joule_s: float
+
+
+_whole = lru_cache(maxsize=16)(Whole)
 
 
 @lru_cache(maxsize=4096)
-def _ways(curves: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
+def _ways(curves: Any, sizes: tuple[int, int, int], whole: Whole) -> Ways:
     """List the ways.
 
     Args:
         curves: speed and power.
         sizes: fewest and most units, and up to how many ``LOSS`` counts.
-        whole: units and watts of the machine, and the price of a joule.
     """
-    every, floor = configurations(curves, sizes[:2], pool, beta=1.0, counts=CHOICES), sizes[2]
+    every, floor = configurations(curves, sizes[:2], whole.pool, beta=1.0, counts=CHOICES), sizes[2]
     units, watts, speeds = every.units, every.watts, every.merit
-    share = np.maximum(units / whole[0], watts / whole[1])
-    own_s = (1.0 + whole[2] * watts) / speeds
-    lowest = len(every) // len(pool.caps_w or (None,))  # so many are under the lowest cap, and come first
+    share = np.maximum(units / whole.units, watts / whole.watts)
+    own_s = (1.0 + whole.joule_s * watts) / speeds
+    lowest = len(every) // len(
+        whole.pool.caps_w or (None,)
+    )  # so many are under the lowest cap, and come first
     areas = np.where(share <= 1, share / speeds, math.inf)[:lowest]
     begun = next(at for at in range(lowest) if areas[at] <= LOSS * areas[at:].min())
     least = min(begun, int(units[:lowest].searchsorted(floor)))
@@ -264,19 +302,38 @@ def _ways(curves: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[flo
 
     def ways(some: NDArray[np.intp]) -> tuple[Way, ...]:
         caps, low = [every.caps_w[at] for at in some], some % lowest
-        rest = speeds[some], own_s[some], watts[low], speeds[low]
+        rest = speeds[some], own_s[some], share[some] / speeds[some], watts[low], speeds[low]
         columns = [column.tolist() for column in (share[some], units[some], watts[some], *rest)]
         return tuple(map(Way, *columns[:3], caps, *columns[3:]))
 
-    columns = np.array((share, speeds, own_s, watts)).take(order, axis=1)
     kept = dict(zip(order.tolist(), ways(order), strict=True))
     least_way = kept.get(least) or ways(np.array([least]))[0]
     taken = np.array((units, watts))
     step: list[float] = (
         taken[:, order[order != least]].min(axis=1, initial=math.inf) - taken[:, least]
     ).tolist()
-    area = float((columns[0] / columns[1]).min())
-    return Ways(tuple(kept.values()), least_way, columns, area, int(units[begun]), step)
+    area = min(way.area for way in kept.values())
+    return Ways(tuple(kept.values()), least_way, area, int(units[begun]), step, *_best(kept.values()))
+
+
+def _best(ways: Iterable[Way]) -> tuple[list[Way], list[float]]:
+    """Return the ways that cost least with some number of jobs behind, and from how many on the next does.
+
+    Own cost + jobs behind x area is a line of each way; these are the lower envelope of all.
+    """
+    best, limits = list[Way](), list[float]()
+    for way in sorted(ways, key=lambda way: (way.own_s, way.area)):
+        if best and way.area >= best[-1].area:
+            continue
+        while best:
+            limit = (way.own_s - best[-1].own_s) / (best[-1].area - way.area)
+            if not limits or limit > limits[-1]:
+                limits.append(limit)
+                break
+            best.pop()
+            limits.pop()
+        best.append(way)
+    return best, limits
 
 
 def shares(
@@ -288,54 +345,76 @@ def shares(
         waiting: jobs that are weighed, beside those that run or are suspended; one is the first of the queue.
         holes: until when some may run; new ones are entered.
     """
-    pool, now = view.cluster.pools[0], view.now
+    pool = view.cluster.pools[0]
     if not view.in_service[pool.name]:
         return []
-    watts = math.inf if view.budget_w is None else view.budget_w
-    machine = Machine(pool, view.in_service[pool.name], watts, parameters.kwh_price / WATTS_PER_KW)
-    machine.thrifty = parameters.aim == "turnaround"
-    running, fixed, held = machine.occupied(view, holes)
-    if machine.free < 0 or machine.free_w < 0:  # the budget is lower than before, or a node is gone
-        machine.thrifty = False
-        running, fixed, held = machine.occupied(view, holes)
-    claims = running + [machine.claim(state, left_s(state, now, pool.name)) for state in waiting]
-    for state in view.suspended.values():
-        restart_s = view.costs.restart_s(state.job, pool.name)
-        claims.append(machine.claim(state, left_s(state, now, pool.name) + restart_s))
-    turns = Turns(view, machine, parameters, holes)
-    more = turns.take(claims, fixed, held)
-    ranked = turns.give_ways(claims, held)
+    turns = Turns(view, waiting, holes, parameters, thrifty=parameters.aim == "turnaround")
+    short = turns.machine.free < 0 or turns.machine.free_w < 0  # budget or nodes are fewer than before
+    stops = turns.take()
+    if parameters.aim == "turnaround" and (short or stops):
+        others = Turns(view, waiting, holes, parameters, thrifty=False)
+        if not (fewer := others.take()) or short:  # jobs give units back, so that none need be stopped
+            turns, stops = others, fewer
+    machine, held = turns.machine, turns.held
+    ranked = turns.give_ways()
+    wakes = list(turns.asks())
     if parameters.holes and machine.begins_s < math.inf:
-        more += turns.fill_holes(ranked, held)
+        wakes += turns.fill_holes(ranked)
     for claim in ranked:
         if claim.state.job.id in held:  # what is left over
             machine.improve(claim, held)
     places = {job_id: Placement(pool.name, way.units, cap_w=way.cap_w) for job_id, way in held.items()}
-    actions = changes([claim.state for claim in running], [places[claim.state.job.id] for claim in running])
+    states = [claim.state for claim in turns.running]
+    actions = changes(states, [places[state.job.id] for state in states])
     actions += [Start(job_id, place) for job_id, place in places.items() if job_id in view.waiting]
     actions += [Resume(job_id, place) for job_id, place in places.items() if job_id in view.suspended]
-    return actions + more
+    return actions + [Suspend(claim.state.job.id) for claim in stops] + wakes
 
 
-@dataclass
 class Turns:
     """The order in which jobs take room, and the jobs that give way to others."""
 
-    view: View
-    machine: Machine
-    parameters: WeighParameters
-    holes: dict[int, float]
+    def __init__(
+        self,
+        view: View,
+        waiting: Sequence[JobState],
+        holes: dict[int, float],
+        parameters: WeighParameters,
+        *,
+        thrifty: bool,
+    ) -> None:
+        self.view, self.holes, self.parameters = view, holes, parameters
+        pool, now, watts = view.cluster.pools[0], view.now, view.budget_w
+        self.machine = machine = Machine(
+            pool,
+            view.in_service[pool.name],
+            math.inf if watts is None else watts,
+            parameters.kwh_price / WATTS_PER_KW,
+            thrifty,
+            len(view.waiting) + len(view.running) + len(view.suspended),
+        )
+        self.running, self.fixed, self.held = machine.occupied(view, holes)
+        machine.thrifty = parameters.aim == "turnaround" and machine.free >= 0 and machine.free_w >= 0
+        self.queue = [machine.claim(state, left_s(state, now, pool.name)) for state in waiting]
+        for state in view.suspended.values():
+            restart_s = view.costs.restart_s(state.job, pool.name)
+            self.queue.append(machine.claim(state, left_s(state, now, pool.name) + restart_s))
+        self.claims = self.running + self.queue
+        self._known = dict[int, tuple[float, float]]()  # area and urgency of each job
 
     def index(self, claim: Claim, paid: float = 0.0) -> float:
         """Return the index of a job; ``paid``: the area that others lose who make room for it."""
-        attained = claim.state.attained_s(self.view.now)
-        wait = claim.state.waited_s(self.view.now)
-        area = claim.left_s * (1.0 if is_unknown(claim.state.job) else claim.ways.area) + paid
-        length_s = max(claim.left_s + attained, FLOOR_S)
-        if not claim.state.job.malleable:
-            jobs = len(self.view.waiting) + len(self.view.running) + len(self.view.suspended)
-            length_s *= max(1.0, claim.ways.least.share * jobs)
-        return area / (1.0 + self.parameters.fairness * wait / length_s)
+        area, urgency = self._known.get(claim.state.job.id) or self._know(claim)
+        return (area + paid) / urgency
+
+    def _know(self, claim: Claim) -> tuple[float, float]:
+        state, now, whole_s = claim.state, self.view.now, claim.state.job.reference_s(self.machine.pool.name)
+        area = claim.left_s * claim.ways.area
+        if is_unknown(state.job):
+            area, whole_s = claim.left_s, claim.left_s + state.attained_s(now)
+        waits = state.waited_s(now) / max(whole_s / claim.fair, FLOOR_S)
+        known = self._known[state.job.id] = area, 1.0 + self.parameters.fairness * waits
+        return known
 
     def rank(self, claim: Claim) -> tuple[int, float, int]:
         return -claim.state.job.priority, self.index(claim), claim.state.job.id
@@ -356,71 +435,78 @@ class Turns:
         paid = self.lost(other, min(claim.ways.least.share, other.ways.least.share))
         return MARGIN * self.index(claim, paid) < self.index(other)
 
-    def take(self, claims: list[Claim], fixed: Sequence[Claim], held: dict[int, Way]) -> list[Action]:
-        """Take room for the first and who comes before it, or a reservation; stop who gives way.
+    def take(self) -> list[Claim]:
+        """Take room for the first and who comes before it, or a reservation; return who gives way.
 
         Who has the reservation or gives way leaves ``claims``.
         """
-        machine, give_way = self.machine, list[Claim]()
-        running = [claim for claim in claims if claim.state.job.id in held]
-        queue = [claim for claim in claims if claim.state.job.id not in held]
+        machine, queue, running = self.machine, self.queue, self.running
         first = {next(iter(self.view.waiting), None), *self.view.suspended}
         heads = [claim for claim in queue if claim.state.job.id in first]
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.since_s), default=None)
-        able = [claim for claim in fixed if claim.state.stage is STOPPING]
-        able += [claim for claim in running if claim.state.job.stop is CHECKPOINT]
-        leaving = [*running, *fixed]
+        leaving = [*running, *self.fixed]
 
-        def turn(claim: Claim) -> int:
-            return 1 if claim is head else 0 if head and self.outranks(claim, head) else 2
+        def turn(claim: Claim) -> tuple[int, tuple[int, float, int]]:
+            before = head is not None and claim is not head and self.outranks(claim, head)
+            return 1 if claim is head else 0 if before else 2, self.rank(claim)
 
-        for claim in sorted(queue, key=lambda claim: (turn(claim), self.rank(claim))):
+        for (turn_is, _), claim in sorted(((turn(claim), claim) for claim in queue), key=itemgetter(0)):
             if machine.has(claim, claim.ways.least):
-                if turn(claim) < 2:
-                    held[claim.state.job.id] = machine.take(claim, claim.ways.least)
+                if turn_is < 2:
+                    self.held[claim.state.job.id] = machine.take(claim, claim.ways.least)
                     leaving.append(claim)
-            elif (stops := self._stops_for(claim, able)) or claim is head:
+            elif (stops := self._stops_for(claim)) or claim is head:
                 give_way = [other for other in stops if other in running]
                 machine.reserve(claim, [self._stopped(o) if o in give_way else o for o in leaving])
-                claims[:] = [other for other in claims if other is not claim and other not in give_way]
-                break
-        actions: list[Action] = [Suspend(other.state.job.id) for other in give_way]
-        waits = [claim.state for claim in queue if claim.state.job.id not in held]
-        asks = [_later(state.since_s, self.view.now) for state in waits if able]
-        asks += [c.state.works_from_s + SOON_S for c in fixed if waits and c.state.stage is RUNNING]
-        return actions + [WakeAt(instant(at_s)) for at_s in asks]
+                self.claims = [other for other in self.claims if other is not claim and other not in give_way]
+                return give_way
+        return []
+
+    @cached_property
+    def able(self) -> list[Claim]:
+        """List who can give way: first who stops already, then who stops soonest."""
+        able = [claim for claim in self.running if claim.state.job.stop is CHECKPOINT]
+        able.sort(key=lambda claim: self._stopped(claim).hole_s)
+        return [claim for claim in self.fixed if claim.state.stage is STOPPING] + able
+
+    def asks(self) -> Iterator[WakeAt]:
+        """Say when those that wait ask again."""
+        waits = [claim.state for claim in self.queue if claim.state.job.id not in self.held]
+        asks = [_later(state.since_s, self.view.now) for state in waits if self.able]
+        asks += [c.state.works_from_s + SOON_S for c in self.fixed if waits and c.state.stage is RUNNING]
+        return map(WakeAt, map(instant, asks))
 
     def _stopped(self, claim: Claim) -> Claim:
         return claim._replace(hole_s=self.view.costs.stop_s(claim.state.job, self.machine.pool.name))
 
-    def _stops_for(self, claim: Claim, able: Sequence[Claim]) -> list[Claim]:
+    def _stops_for(self, claim: Claim) -> list[Claim]:
         """Choose the jobs that give way until there is room for another; none if there is not enough."""
         room, stops = NOTHING._replace(low_speed=1.0), list[Claim]()
-        for other in able:
+        for other in self.able:
             if not self.machine.has(claim, claim.ways.least, room) and self.outranks(claim, other):
                 least = other.ways.least
                 room = room._replace(units=room.units + least.units, watts=room.watts + least.watts)
                 stops.append(other)
         return stops if self.machine.has(claim, claim.ways.least, room) else []
 
-    def give_ways(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
+    def give_ways(self) -> list[Claim]:
         """Give each job its way in turn, and return them in that order."""
-        weights = dict.fromkeys((claim.state.job.id for claim in claims), 1.0)
-        ranked = sorted(claims, key=self.rank)
+        weights = dict.fromkeys((claim.state.job.id for claim in self.claims), 1.0)
+        ranked = sorted(self.claims, key=self.rank)
         if self.parameters.aim == "makespan":
-            for claim in claims:
+            for claim in self.claims:
                 state, now = claim.state, self.view.now
                 whole_s = claim.left_s + state.attained_s(now) + state.waited_s(now)
                 weights[claim.state.job.id] = whole_s**PATIENCE
-            ranked = sorted(claims, key=lambda claim: -weights[claim.state.job.id])
+            ranked = sorted(self.claims, key=lambda claim: -weights[claim.state.job.id])
         behind = sum(weights.values())
         for claim in ranked:
             weight = weights[claim.state.job.id]
             behind -= weight
-            self.machine.improve(claim, held, behind / weight)
+            self.machine.improve(claim, self.held, behind / weight)
         return ranked
 
-    def fill_holes(self, ranked: list[Claim], held: dict[int, Way]) -> Iterator[WakeAt]:
+    def fill_holes(self, ranked: list[Claim]) -> Iterator[WakeAt]:
         """Let jobs run until the reservation begins and stop there; say when."""
         pool, begins_s = self.machine.pool.name, self.machine.begins_s
         for place, claim in enumerate(ranked):
@@ -428,11 +514,11 @@ class Turns:
             stop, restart = self.view.costs.stop_s(job, pool), self.view.costs.restart_s(job, pool)
             works = begins_s - stop - (restart if claim.state.placement is not None else 0.0)
             least_s = 2 * self.view.costs.move_s(job, pool, pool).high
-            if job.id in held or job.stop is not CHECKPOINT or works <= least_s:
+            if job.id in self.held or job.stop is not CHECKPOINT or works <= least_s:
                 continue
             ranked[place] = claim._replace(hole_s=begins_s)
-            self.machine.improve(ranked[place], held)
-            if job.id in held:
+            self.machine.improve(ranked[place], self.held)
+            if job.id in self.held:
                 self.holes[job.id] = instant(self.view.now + begins_s)
                 yield WakeAt(instant(self.view.now + begins_s - stop))
 
@@ -446,4 +532,4 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
-    return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0, 0, (0, 0.0)), end_s)
+    return Claim(state, math.inf, Ways((way,), way, 0.0, 0, (0, 0.0), (way,), ()), hole_s=end_s)

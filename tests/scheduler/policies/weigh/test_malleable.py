@@ -247,6 +247,37 @@ def test_a_job_is_not_begun_on_units_of_which_it_makes_little(speed_on_four: flo
     assert outcomes[2].end_s == pytest.approx(ends, abs=1e-3)
 
 
+def test_units_are_given_back_before_somebody_is_stopped() -> None:
+    """The first is four times as fast on four units as on two, and a stop would take 50 s."""
+    exact, speed = EstimateKind.EXACT, TabulatedSpeed(2, (1.0, 1.0, 4.0))
+    first = Job(1, 0.0, 2, 8000.0, "", None, exact, CHECKPOINT, max_units=4, malleable=True, speed=speed)
+    short = Job(2, 100.0, 2, 10.0, "", None, exact)
+    costs = {"node": LinearCost(0.0, 50.0)}
+    settings = SimulationSettings(costs=LinearCosts(costs, costs))
+    world = World(
+        Cluster((Pool("node", 4),)),
+        tuple(Arrival(job, job.estimate_s or 0.0) for job in (first, short)),
+        settings,
+    )
+    outcomes = {outcome.job.id: outcome for outcome in run(create("weigh"), world)[0]}
+    assert (outcomes[2].start_s, outcomes[2].end_s) == (100, 110)
+    assert outcomes[1].preemptions == 0
+    assert outcomes[1].end_s == pytest.approx(110 + (8000 - 4 * 100 - 10) / 4, abs=1e-3)
+
+
+@pytest.mark.parametrize(("jobs", "speed"), [(1, 2.0), (2, 1.0)])
+def test_energy_makes_no_job_much_slower_than_its_equal_share(jobs: int, speed: float) -> None:
+    """One unit costs least: (1 + 0.1 s/J x 100 W) / 1. The speed on a share: 2.5 alone, 1.5 with two jobs."""
+    sizes = TabulatedSpeed(1, (1.0, 1.5, 2.0, 2.5))
+    every = [
+        Job(number, 0.0, 1, 100.0, "", None, EstimateKind.EXACT, max_units=4, speed=sizes)
+        for number in range(1, jobs + 1)
+    ]
+    world = World(Cluster((Pool("node", 4, base_w=100.0),)), tuple(Arrival(job, 100.0) for job in every))
+    ends = [outcome.end_s for outcome in run(create("weigh,kwh_price=100"), world)[0]]
+    assert ends == pytest.approx([100.0 / speed] * jobs)
+
+
 def test_jobs_of_a_lab_are_stopped_less_than_once_each_and_fare_evenly() -> None:
     """Each as if it had its part of the machine, within a few times; before they gave way it was hundreds."""
     cluster = capped_gpus.machine()
