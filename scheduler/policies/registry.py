@@ -142,6 +142,16 @@ POLICIES = {
         "mctbm, and each plan pays for what it takes from others while there is a queue",
         {"backfill": "true", "migrate": "true", "priced": "true"},
     ),
+    "gavel": PolicyEntry(
+        "scheduler.policies.rounds.gavel",
+        "Gavel",
+        "turns in rounds, so that the least share of the classes is greatest",
+    ),
+    "sia": PolicyEntry(
+        "scheduler.policies.rounds.sia",
+        "Sia",
+        "class and size of all jobs chosen anew each minute, restarts made dearer",
+    ),
     "exclusive": PolicyEntry(
         "scheduler.policies.sharing.exclusive",
         "Exclusive",
