@@ -142,16 +142,6 @@ POLICIES = {
         "mctbm, and each plan pays for what it takes from others while there is a queue",
         {"backfill": "true", "migrate": "true", "priced": "true"},
     ),
-    "gavel": PolicyEntry(
-        "scheduler.policies.rounds.gavel",
-        "Gavel",
-        "turns in rounds, so that the least share of the classes is greatest",
-    ),
-    "sia": PolicyEntry(
-        "scheduler.policies.rounds.sia",
-        "Sia",
-        "class and size of all jobs chosen anew each minute, restarts made dearer",
-    ),
     "exclusive": PolicyEntry(
         "scheduler.policies.sharing.exclusive",
         "Exclusive",
@@ -182,6 +172,16 @@ POLICIES = {
     ),
     "parm-ga": PolicyEntry(
         "scheduler.policies.power.parm_ga", "ParmGa", "parm by the paper's genetic algorithm (needs DEAP)"
+    ),
+    "gavel": PolicyEntry(
+        "scheduler.policies.rounds.gavel",
+        "Gavel",
+        "turns in rounds, so that the least share of the classes is greatest",
+    ),
+    "sia": PolicyEntry(
+        "scheduler.policies.rounds.sia",
+        "Sia",
+        "class and size of all jobs chosen anew each minute, restarts made dearer",
     ),
 }
 OFFERED = [name for name, entry in POLICIES.items() if entry.offered]

@@ -83,7 +83,7 @@ def test_changes_are_paired() -> None:
 def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)
-    for other in (weigh.capped_gpus, weigh.unknown_lengths):
+    for other in (weigh.capped_gpus, weigh.two_classes, weigh.unknown_lengths):
         monkeypatch.setattr(other, "evaluate", lambda *_: ([], Table("", (), ())))
     done: list[str] = []
     result = weigh.evaluate("small", lambda *said: done.append(said[2]))
