@@ -7,6 +7,7 @@ compared: the rivals are chosen after the fact, in their favour.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -189,11 +190,12 @@ def above_budget(outcomes: Sequence[Outcome], pool: Pool) -> int:
     return int((drawn > BUDGET_W + POWER_TOLERANCE_W).sum())
 
 
-def finish_time_fairness(outcomes: Sequence[Outcome]) -> list[float]:
+def finish_time_fairness(outcomes: Sequence[Outcome], gpus: int = GPUS) -> list[float]:
     """Divide the turnaround of each job by what it would be alone on its part of the machine (Themis, 2020).
 
     Its part is the GPUs over the mean number of jobs that were there while it was. There it runs uncapped on
-    as many GPUs as it can use; a job that needs more than its part takes longer in proportion.
+    as many GPUs as it can use; a job that needs more than its part takes longer in proportion. Of several
+    classes of as many GPUs it has each for as long.
     """
     submits = np.array([outcome.job.submit_s for outcome in outcomes])
     ends = np.array([outcome.end_s for outcome in outcomes])
@@ -202,13 +204,16 @@ def finish_time_fairness(outcomes: Sequence[Outcome]) -> list[float]:
         beside = np.clip(np.minimum(ends, end) - np.maximum(submits, submit), 0.0, None).sum() / (
             end - submit
         )
-        part = GPUS / beside
+        part = gpus / beside
         ratios.append((end - submit) / (alone_s(outcome.job, int(part)) * max(1.0, outcome.job.units / part)))
     return ratios
 
 
 def alone_s(job: Job, units: int) -> float:
     """Return the run time, uncapped, on the best number of units up to ``units``, or on its fewest."""
-    assert job.speed is not None and job.estimate_s is not None
+    times = job.estimates_s.values() or [job.estimate_s or math.nan]
+    whole_s = len(times) / sum(1.0 / seconds for seconds in times)
+    if job.speed is None:
+        return whole_s
     most = max(job.units, min(job.max_units or job.units, units))
-    return job.estimate_s / max(job.speed(number, None) for number in range(job.units, most + 1))
+    return whole_s / max(job.speed(number, None) for number in range(job.units, most + 1))

@@ -27,6 +27,7 @@ from scheduler.evaluations import (
     capped_gpus,
     changes,
     run_all,
+    two_classes,
     unknown_lengths,
 )
 from scheduler.evaluations.prediction import path_of
@@ -258,12 +259,14 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             )
             for name in ground.goals
         ]
-    on_gpus, on_gpus_table = capped_gpus.evaluate(scale, range(FRESH, FRESH + SEEDS[scale]), progress)
+    seeds = range(FRESH, FRESH + SEEDS[scale])
+    on_gpus, on_gpus_table = capped_gpus.evaluate(scale, seeds, progress)
+    on_classes, on_classes_table = two_classes.evaluate(scale, seeds, progress)
     unknown, unknown_table = unknown_lengths.evaluate(
         scale, range(FRESH, FRESH + (SEEDS[scale] + 1) // 2), progress
     )
-    findings += on_gpus + unknown
-    tables = _table(results), _without(parts, figures), on_gpus_table, unknown_table
+    findings += on_gpus + on_classes + unknown
+    tables = _table(results), _without(parts, figures), on_gpus_table, on_classes_table, unknown_table
     return Evaluation(PAPER, scale, _assumptions(scale), tuple(findings), tables)
 
 
@@ -393,6 +396,8 @@ def _assumptions(scale: Scale) -> tuple[str, ...]:
         "may be on 3000 to 3014.",
         "V100, P100, sizes: labbench; the rival's jobs have the multiple of their least sizes (1, 2, 4, 8) "
         "that suits it best.",
+        f"Two classes: labbench on {two_classes.CLUSTER}, load {two_classes.LOAD:g}; gavel has its best "
+        "length of rounds, mctbm-priced its best multiple of least sizes.",
         "B: half the seeds; las and las-mq spare tasks as in their paper. Chosen on seeds 900 to 911.",
         f"{SEEDS[scale]} pairs of simulations a ground; C: 64 nodes, {BUDGET_W:g} W.",
         "Fixed before the runs: mean wait, bounded slow-down and turnaround below the rival's, the longest "

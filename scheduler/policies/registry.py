@@ -173,6 +173,16 @@ POLICIES = {
     "parm-ga": PolicyEntry(
         "scheduler.policies.power.parm_ga", "ParmGa", "parm by the paper's genetic algorithm (needs DEAP)"
     ),
+    "gavel": PolicyEntry(
+        "scheduler.policies.rounds.gavel",
+        "Gavel",
+        "turns in rounds, so that the least share of the classes is greatest",
+    ),
+    "sia": PolicyEntry(
+        "scheduler.policies.rounds.sia",
+        "Sia",
+        "class and size of all jobs chosen anew each minute, restarts made dearer",
+    ),
 }
 OFFERED = [name for name, entry in POLICIES.items() if entry.offered]
 DEFAULT, FORMER_DEFAULT = "weigh", "easy"

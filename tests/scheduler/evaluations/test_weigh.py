@@ -93,7 +93,7 @@ def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)
     monkeypatch.setattr(weigh, "ABLATIONS", {"depth=1": (few[0].label,)})
-    for other in (weigh.capped_gpus, weigh.unknown_lengths):
+    for other in (weigh.capped_gpus, weigh.two_classes, weigh.unknown_lengths):
         monkeypatch.setattr(other, "evaluate", lambda *_: ([], Table("", (), ())))
     done: list[str] = []
     result = weigh.evaluate("small", lambda *said: done.append(said[2]))

@@ -18,9 +18,9 @@ from tests.support.scheduling.worlds import WORLDS, World, run
 BUSY_S = 1000.0
 PRIORITIES = st.sampled_from((-1, 0, 0, 2, 1_000))
 IN_ORDER = [case for case in CASES if "in-order" in POLICIES[case[0]].load().promises]
-# What they decide also follows from who came when: regions are cut by it, users have sent much, parm and
-# weigh weigh how long a job has waited.
-WITH_A_HISTORY = {"regions", "soft-regions", "las-drf", "parm", "parm-ga", "weigh"}
+# What they decide also follows from who came when: regions are cut by it, users have sent much, parm, weigh
+# and sia weigh how long a job has waited, gavel what it has had by then.
+WITH_A_HISTORY = {"regions", "soft-regions", "las-drf", "parm", "parm-ga", "weigh", "gavel", "sia"}
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] not in WITH_A_HISTORY])
