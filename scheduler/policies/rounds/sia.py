@@ -141,11 +141,12 @@ def least(
         shape=(count + len(room), len(columns)),
     )
     limits = np.concatenate((np.ones(count), [float(left) for left in room.values()]))
+    # With -inf in place of 0 HiGHS 1.12 prints a line of its own at times.
     result = milp(
         np.array(costs),
         integrality=np.ones(len(columns)),
         bounds=Bounds(0, 1),
-        constraints=LinearConstraint(table.tocsr(), -np.inf, limits),
+        constraints=LinearConstraint(table.tocsr(), 0.0, limits),
         options={"mip_rel_gap": 0.0},
     )
     return [column for column, taken in zip(columns, result.x, strict=True) if taken > 0.5]
