@@ -327,10 +327,4 @@ def _least(crowd: Sequence[Neighbour], free: Sequence[float], demand: Vector) ->
         if covers(without, demand):
             room = without
             chosen.remove(other)
-    worth = sum(other.worth for other in chosen)
-    for other in crowd:  # one alone may do
-        if other.worth >= worth:
-            break
-        if covers([f + d for f, d in zip(free, other.amounts, strict=True)], demand):
-            return (other,)
     return chosen
