@@ -492,10 +492,8 @@ class Market:
         """By nodes of a set: worth of a second of each program, and the part of a set that it takes alone."""
         view, name = self.view, self.pool.name
         work, parts = defaultdict[int, dict[str, float]](dict), defaultdict[int, dict[str, float]](dict)
-        states = chain.from_iterable(where.residents for where in self.places.shared)
-        if len(view.cluster.pools) > 1:  # others may come here
-            states = chain(view.running.values(), view.suspended.values())
-        for job in chain(view.waiting.values(), (state.job for state in states)):
+        begun = chain(view.running.values(), view.suspended.values())
+        for job in chain(view.waiting.values(), (state.job for state in begun)):
             whole, share = self._shapes(job)
             if whole is not None and share is not None:
                 left, of = left_s(view.state(job.id), view.now, name), work[share.nodes]
