@@ -69,19 +69,16 @@ class Candidate(NamedTuple):
     """A waiting job.
 
     Attributes:
-        rank: minus its priority. left_s: believed run time on whole nodes.
-        beyond_s: what it costs here beyond the class that is best for it.
+        left_s: believed time left on whole nodes, with a stop and a restart before.
         whole, share: its shape there, and on shares of nodes (None: it is alone).
-        passing_s: what those before it wait longer by its start.
+        more_s: what it costs beside: those before it wait longer, another class is better for it.
     """
 
     job: Job
-    rank: float
     left_s: float
     whole: Shape
     share: Shape | None
-    passing_s: float
-    beyond_s: float = 0.0
+    more_s: float = 0.0
 
 
 class Group(NamedTuple):
@@ -141,10 +138,9 @@ class SharedWeigh:
 
     def _enter(self, state: JobState, now: float) -> None:
         job = state.job
-        able = [job.runs_on(pool.name) and shape(job, pool) is not None for pool in self._pools]
         lefts = [
-            left_s(state, now, pool.name) if may else math.inf
-            for pool, may in zip(self._pools, able, strict=True)
+            left_s(state, now, pool.name) if job.runs_on(pool.name) and shape(job, pool) else math.inf
+            for pool in self._pools
         ]
         self._rows.add(job, lefts)
 
@@ -184,16 +180,15 @@ class SharedWeigh:
 
     def _start(self, markets: Sequence[Market], jobs: Sequence[Ranked], of: int | None = None) -> bool:
         """Start the group of least cost; or of those with one of the jobs."""
-        columns = _candidates(markets, jobs)
-        groups = [market.best(column, of) for market, column in zip(markets, columns, strict=True)]
-        able = [(group, at) for at, group in enumerate(groups) if group is not None]
+        columns = zip(markets, _candidates(markets, jobs), strict=True)
+        able = [(group, market) for market, column in columns if (group := market.best(column, of))]
         if not able:
             return False
-        group, at = min(able, key=lambda pair: pair[0][:3])
+        group, market = min(able, key=lambda pair: pair[0][:3])
         if group.ends_s == math.inf:
             alike = group.rank, group.ends_s
-            group, at = next(pair for pair in able if (pair[0].rank, pair[0].ends_s) == alike)
-        markets[at].take(group)
+            group, market = next(pair for pair in able if (pair[0].rank, pair[0].ends_s) == alike)
+        market.take(group)
         self._passes -= len(group.start.jobs)
         for job in group.start.jobs:
             self._rows.drop(job.id)
@@ -202,8 +197,7 @@ class SharedWeigh:
 
     def _reserve(self, markets: Sequence[Market], state: JobState) -> None:
         """Keep whole nodes for a job that cannot start, on the class on which they are free first."""
-        pairs = [(market, market.candidate(state)) for market in markets]
-        able = [(market, candidate) for market, candidate in pairs if candidate is not None]
+        able = [(market, candidate) for market in markets if (candidate := market.candidate(state))]
         market, candidate = min(able, key=lambda pair: pair[0].begins(pair[1])[0])
         market.reserve(candidate)
 
@@ -260,11 +254,11 @@ def _candidates(markets: Sequence[Market], jobs: Sequence[Ranked]) -> list[list[
     for state, passing_s in jobs:
         able = []
         for market, column in zip(markets, columns, strict=True):
-            if (candidate := market.candidate(state, passing_s)) is not None:
-                able.append((market.use_s(candidate) if len(markets) > 1 else 0.0, candidate, column))
+            if (candidate := market.candidate(state)) is not None:
+                able.append((market.use_s(candidate) if len(markets) > 1 else 0.0, candidate, market, column))
         least_s = min((use_s for use_s, *_ in able), default=0.0)
-        for use_s, candidate, column in able:
-            column.append(candidate._replace(beyond_s=use_s - least_s))
+        for use_s, candidate, market, column in able:
+            column.append(candidate._replace(more_s=use_s - least_s + market.late * passing_s))
     return columns
 
 
@@ -283,8 +277,7 @@ def _move(markets: Sequence[Market], view: View) -> bool:
         for pool, (market, candidate) in of.items():
             group = market.best([candidate], None) if pool != here else None
             if group is not None:
-                cost_s = group.cost_s + market.use_s(candidate, view.costs.move_s(job, here, pool).high)
-                moves.append((cost_s - stays_s, job.id, market, group))
+                moves.append((group.cost_s - stays_s, job.id, market, group))
     best = min(moves, key=lambda move: move[:2], default=None)
     if best is None or best[0] >= 0:
         return False
@@ -298,18 +291,25 @@ class Market:
 
     def __init__(self, view: View, pool: Pool, parameters: WeighParameters, price: float) -> None:
         self.view, self.pool, self._price, self._most = view, pool, price, parameters.most
-        self._late = LITTLE if parameters.aim == "makespan" else 1.0
+        self.late = LITTLE if parameters.aim == "makespan" else 1.0
         self.places, self.actions = Places(view, pool, parameters.most), list[Change]()
         self._known: dict[object, tuple[Shape | None, Shape | None]] = {}  # shapes of jobs alike
         self._begins_s, self._spare = math.inf, 0  # of the reservation, and the nodes that are free beside it
 
-    def candidate(self, state: JobState, passing_s: float = 0.0) -> Candidate | None:
+    def candidate(self, state: JobState) -> Candidate | None:
         """Return the job as it is here; None: it cannot run here."""
         whole, share = self._shapes(state.job)
         if whole is None:
             return None
-        left = left_s(state, self.view.now, self.pool.name)
-        return Candidate(state.job, -state.job.priority, left, whole, share, passing_s)
+        left = left_s(state, self.view.now, self.pool.name) + self._changes_s(state)
+        return Candidate(state.job, left, whole, share)
+
+    def _changes_s(self, state: JobState) -> float:
+        """Return what it takes until a job that has run goes on here."""
+        job, costs, name = state.job, self.view.costs, self.pool.name
+        if job.id in self.view.running and state.place.pool != name:
+            return costs.move_s(job, state.place.pool, name).high
+        return costs.restart_s(job, name) if job.id in self.view.suspended else 0.0
 
     def _shapes(self, job: Job) -> tuple[Shape | None, Shape | None]:
         if not job.runs_on(self.pool.name):
@@ -320,22 +320,20 @@ class Market:
             self._known[key] = self.places.whole(job), self.places.share(job) if measured else None
         return self._known[key]
 
-    def use_s(self, candidate: Candidate, seconds: float | None = None) -> float:
-        """Return what so many seconds of a job cost here, itself and others; None: those that are left."""
+    def use_s(self, candidate: Candidate) -> float:
+        """Return what all that is left of a job costs here, itself and others."""
         nodes, worth = candidate.whole.nodes, 1.0
         if candidate.share is not None:
             nodes = candidate.share.nodes
             worth = self._worths.get(nodes, NOTHING)[0].get(candidate.job.program, 1.0 / self._most)
-        return (self._late + self._price * nodes * worth) * (candidate.left_s if seconds is None else seconds)
+        return (self.late + self._price * nodes * worth) * candidate.left_s
 
     def stays_s(self, state: JobState, candidate: Candidate) -> float:
         """Weigh that a running job stays where it is."""
-        binding, others = state.place.binding, tuple[JobState, ...]()
-        for where in self.places.shared:
-            if any(resident is state for resident in where.residents):
-                others = tuple(resident for resident in where.residents if resident is not state)
+        crowds = (where.residents for where in self.places.shared if state in where.residents)
+        others = tuple(resident for resident in next(crowds, ()) if resident is not state)
         beside = NodeSet((), others) if others else None
-        return self._group((candidate,), (binding or PACKED,), beside).cost_s
+        return self._group((candidate,), (state.place.binding or PACKED,), beside).cost_s
 
     def room(self) -> NDArray[np.float64]:
         """Return what is free of each resource, in all."""
@@ -455,14 +453,14 @@ class Market:
         before = self._crowd(nodes, self._members(residents))
         crowd = self._crowd(nodes, [*self._members(residents), *new])
         stays_s = crowd.stays_s[len(residents) :]
-        late_s = sum(stays_s) + sum(candidate.passing_s - candidate.left_s for candidate in jobs)
-        beyond_s = sum(candidate.beyond_s for candidate in jobs)
+        late_s = sum(stays_s) - sum(candidate.left_s for candidate in jobs)
+        more_s = sum(candidate.more_s for candidate in jobs)
         for work_s, slow, slow_before in zip(before.work_s, crowd.slowed, before.slowed, strict=False):
             late_s += min(work_s, max(stays_s) / slow) * (slow - slow_before)
         known = all(candidate.job.reference_s(self.pool.name) < math.inf for candidate in jobs)
         return Group(
-            max(candidate.rank for candidate in jobs),
-            self._late * late_s + beyond_s + self._price * nodes * crowd.idle * min(crowd.stays_s),
+            -min(candidate.job.priority for candidate in jobs),
+            self.late * late_s + more_s + self._price * nodes * crowd.idle * min(crowd.stays_s),
             min(candidate.job.id for candidate in jobs),
             jobs[0].whole.nodes if bindings == (PACKED,) else nodes,
             max(crowd.stays_s) if known else math.inf,
@@ -474,7 +472,7 @@ class Market:
         crowd = self._crowd(len(where.nodes), self._members(where.residents))
         wait_s = max(crowd.stays_s)
         idle_s = self._price * len(where.nodes) * crowd.idle * min(wait_s, candidate.left_s)
-        return self._late * (wait_s + candidate.passing_s) + candidate.beyond_s + idle_s
+        return self.late * wait_s + candidate.more_s + idle_s
 
     def _members(self, residents: Sequence[JobState]) -> list[Member]:
         now, pool = self.view.now, self.pool.name
@@ -494,10 +492,8 @@ class Market:
         """By nodes of a set: worth of a second of each program, and the part of a set that it takes alone."""
         view, name = self.view, self.pool.name
         work, parts = defaultdict[int, dict[str, float]](dict), defaultdict[int, dict[str, float]](dict)
-        states = chain.from_iterable(where.residents for where in self.places.shared)
-        if len(view.cluster.pools) > 1:  # others may come here
-            states = chain(view.running.values(), view.suspended.values())
-        for job in chain(view.waiting.values(), (state.job for state in states)):
+        begun = chain(view.running.values(), view.suspended.values())
+        for job in chain(view.waiting.values(), (state.job for state in begun)):
             whole, share = self._shapes(job)
             if whole is not None and share is not None:
                 left, of = left_s(view.state(job.id), view.now, name), work[share.nodes]

@@ -130,12 +130,11 @@ def test_few_pass_the_first_job_where_run_times_are_unknown() -> None:
 
 def test_jobs_of_unknown_run_time_take_the_best_class_first() -> None:
     """Whatever is predicted: on the old nodes, which come second, they would not disturb each other."""
-    jobs = two_kinds("LU", "LU", "LU", "LU", "LU", old=HARMLESS)
+    jobs = of_two_tasks(two_kinds("LU", "LU", "LU", old=HARMLESS))
     unknown = dict.fromkeys(("node", "old"), math.inf)
     arrivals = tuple(a._replace(job=replace(a.job, estimates_s=unknown)) for a in jobs.arrivals)
     outcomes, _ = run(create("weigh"), replace(jobs, arrivals=arrivals))
-    pools = [outcome.segments[0].placement.pool for outcome in sorted(outcomes, key=lambda o: o.job.id)]
-    assert pools[:2] == ["node", "node"] and "old" in pools
+    assert {outcome.segments[0].placement.pool for outcome in outcomes} == {"node"}
 
 
 @pytest.mark.parametrize(("cost_s", "moves"), [(1.0, True), (1000.0, False)])
