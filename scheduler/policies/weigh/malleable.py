@@ -99,14 +99,12 @@ class Ways(NamedTuple):
 
     Attributes:
         least: what it holds at least. area: the least of any way.
-        step: units and watts that any other way takes beyond the least one.
         best: the ways of which each costs least from some number of jobs behind on (``limits``).
     """
 
     all: tuple[Way, ...]
     least: Way
     area: float
-    step: Sequence[float]
     best: Sequence[Way]
     limits: Sequence[float]
 
@@ -189,8 +187,7 @@ class Machine:
     def improve(self, claim: Claim, held: dict[int, Way], behind: float = 0.0) -> None:
         """Give a job the way of least cost for which there is room, with so many jobs behind."""
         ways, has = claim.ways, held.get(claim.state.job.id, NOTHING)
-        units, watts = ways.least[1:3] if has is NOTHING else ways.step
-        if (has is NOTHING or has is ways.least) and (units > self.free or watts > self.free_w):
+        if has is NOTHING and (ways.least.units > self.free or ways.least.watts > self.free_w):
             return
         best, floor = ways.best[bisect(ways.limits, behind)], claim.fair / SLOWER * self.thrifty
         if best.speed < floor or not self.has(claim, best, has):
@@ -306,12 +303,8 @@ def _ways(curves: Any, sizes: tuple[int, int], floor: int, whole: Whole) -> Ways
 
     kept = dict(zip(order.tolist(), ways(order), strict=True))
     least_way = kept.get(least) or ways(np.array([least]))[0]
-    taken = np.array((units, watts))
-    step: list[float] = (
-        taken[:, order[order != least]].min(axis=1, initial=math.inf) - taken[:, least]
-    ).tolist()
     area = min(way.area for way in kept.values())
-    return Ways(tuple(kept.values()), least_way, area, step, *_best(kept.values()))
+    return Ways(tuple(kept.values()), least_way, area, *_best(kept.values()))
 
 
 def _best(ways: Iterable[Way]) -> tuple[list[Way], list[float]]:
@@ -530,4 +523,4 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
-    return Claim(state, math.inf, Ways((way,), way, 0.0, (0, 0.0), (way,), ()), hole_s=end_s)
+    return Claim(state, math.inf, Ways((way,), way, 0.0, (way,), ()), hole_s=end_s)
