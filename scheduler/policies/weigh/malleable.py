@@ -379,7 +379,7 @@ class Turns:
         self.machine = machine = Machine(
             pool,
             view.in_service[pool.name],
-            math.inf if watts is None else watts,
+            math.inf if watts is None else max(watts, ROUNDING_W),
             parameters.kwh_price / WATTS_PER_KW,
             thrifty,
             len(view.waiting) + len(view.running) + len(view.suspended),
