@@ -99,16 +99,12 @@ class Ways(NamedTuple):
 
     Attributes:
         least: what it holds at least. area: the least of any way.
-        begun: on fewer units it is not begun (``LOSS``).
-        step: units and watts that any other way takes beyond the least one.
         best: the ways of which each costs least from some number of jobs behind on (``limits``).
     """
 
     all: tuple[Way, ...]
     least: Way
     area: float
-    begun: int
-    step: Sequence[float]
     best: Sequence[Way]
     limits: Sequence[float]
 
@@ -166,10 +162,6 @@ class Machine:
     then: int = 0
     then_w: float = 0.0
 
-    @cached_property
-    def _whole(self) -> Whole:
-        return _whole(self.pool, self.units, self.watts, self.joule_s)
-
     def occupied(
         self, view: View, holes: Mapping[int, float]
     ) -> tuple[list[Claim], list[Claim], dict[int, Way]]:
@@ -195,8 +187,7 @@ class Machine:
     def improve(self, claim: Claim, held: dict[int, Way], behind: float = 0.0) -> None:
         """Give a job the way of least cost for which there is room, with so many jobs behind."""
         ways, has = claim.ways, held.get(claim.state.job.id, NOTHING)
-        units, watts = ways.least[1:3] if has is NOTHING else ways.step
-        if (has is NOTHING or has is ways.least) and (units > self.free or watts > self.free_w):
+        if has is NOTHING and (ways.least.units > self.free or ways.least.watts > self.free_w):
             return
         best, floor = ways.best[bisect(ways.limits, behind)], claim.fair / SLOWER * self.thrifty
         if best.speed < floor or not self.has(claim, best, has):
@@ -255,17 +246,16 @@ class Machine:
         if state.placement is not None and not job.malleable:
             least = most = state.place.units
         curves: Any = job.speed, job.power  # a key: they must have a hash, as frozen dataclasses have
-        whole, sizes = self._whole, (least, max(most, least))
-        ways = _ways(curves, (*sizes, 0), whole)
-        kept = min(state.place.units if state.stage is RUNNING else most, ways.begun)
-        if self.thrifty and kept > least:
-            ways = _ways(curves, (*sizes, kept), whole)
+        whole, sizes = Whole(self.pool, self.units, self.watts, self.joule_s), (least, max(most, least))
+        if self.thrifty:
+            kept = state.place.units if state.stage is RUNNING else most
+            least = max(least, min(kept, _begun(curves, sizes, whole)))
+        ways = _ways(curves, sizes, least, whole)
         return Claim(state, left_s, ways, ways.speed_of(1.0 / self.jobs), hole_s)
 
 
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """The whole machine, and the price of a joule; ways depend on it, and are found by its identity."""
+class Whole(NamedTuple):
+    """The whole machine, and the price of a joule."""
 
     pool: Pool
     units: int
@@ -273,27 +263,32 @@ class Whole:
     joule_s: float
 
 
-_whole = lru_cache(maxsize=16)(Whole)
-
-
 @lru_cache(maxsize=4096)
-def _ways(curves: Any, sizes: tuple[int, int, int], whole: Whole) -> Ways:
-    """List the ways.
-
-    Args:
-        curves: speed and power.
-        sizes: fewest and most units, and up to how many ``LOSS`` counts.
-    """
-    every, floor = configurations(curves, sizes[:2], whole.pool, beta=1.0, counts=CHOICES), sizes[2]
-    units, watts, speeds = every.units, every.watts, every.merit
-    share = np.maximum(units / whole.units, watts / whole.watts)
-    own_s = (1.0 + whole.joule_s * watts) / speeds
+def _begun(curves: Any, sizes: tuple[int, int], whole: Whole) -> int:
+    """Return on how many units a job is begun at least (``LOSS``)."""
+    every = configurations(curves, sizes, whole.pool, beta=1.0, counts=CHOICES)
+    share = np.maximum(every.units / whole.units, every.watts / whole.watts)
     lowest = len(every) // len(
         whole.pool.caps_w or (None,)
     )  # so many are under the lowest cap, and come first
-    areas = np.where(share <= 1, share / speeds, math.inf)[:lowest]
-    begun = next(at for at in range(lowest) if areas[at] <= LOSS * areas[at:].min())
-    least = min(begun, int(units[:lowest].searchsorted(floor)))
+    areas = np.where(share <= 1, share / every.merit, math.inf)[:lowest]
+    return int(every.units[next(at for at in range(lowest) if areas[at] <= LOSS * areas[at:].min())])
+
+
+@lru_cache(maxsize=4096)
+def _ways(curves: Any, sizes: tuple[int, int], floor: int, whole: Whole) -> Ways:
+    """List the ways on at least ``floor`` units.
+
+    Args:
+        curves: speed and power.
+        sizes: fewest and most units.
+    """
+    every = configurations(curves, sizes, whole.pool, beta=1.0, counts=CHOICES)
+    units, watts, speeds = every.units, every.watts, every.merit
+    share = np.maximum(units / whole.units, watts / whole.watts)
+    own_s = (1.0 + whole.joule_s * watts) / speeds
+    lowest = len(every) // len(whole.pool.caps_w or (None,))
+    least = int(units[:lowest].searchsorted(floor))
     order = np.lexsort((watts, -speeds, share))
     order = order[order % lowest >= least]
     faster = speeds[order[1:]] > np.maximum.accumulate(speeds[order[:-1]]) * (1 + 1e-9)
@@ -308,12 +303,8 @@ def _ways(curves: Any, sizes: tuple[int, int, int], whole: Whole) -> Ways:
 
     kept = dict(zip(order.tolist(), ways(order), strict=True))
     least_way = kept.get(least) or ways(np.array([least]))[0]
-    taken = np.array((units, watts))
-    step: list[float] = (
-        taken[:, order[order != least]].min(axis=1, initial=math.inf) - taken[:, least]
-    ).tolist()
     area = min(way.area for way in kept.values())
-    return Ways(tuple(kept.values()), least_way, area, int(units[begun]), step, *_best(kept.values()))
+    return Ways(tuple(kept.values()), least_way, area, *_best(kept.values()))
 
 
 def _best(ways: Iterable[Way]) -> tuple[list[Way], list[float]]:
@@ -388,7 +379,7 @@ class Turns:
         self.machine = machine = Machine(
             pool,
             view.in_service[pool.name],
-            math.inf if watts is None else watts,
+            math.inf if watts is None else max(watts, ROUNDING_W),
             parameters.kwh_price / WATTS_PER_KW,
             thrifty,
             len(view.waiting) + len(view.running) + len(view.suspended),
@@ -532,4 +523,4 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
-    return Claim(state, math.inf, Ways((way,), way, 0.0, 0, (0, 0.0), (way,), ()), hole_s=end_s)
+    return Claim(state, math.inf, Ways((way,), way, 0.0, (way,), ()), hole_s=end_s)

@@ -336,6 +336,17 @@ def test_under_a_lower_budget_jobs_give_units_back_of_which_each_did_much() -> N
     assert sum(pool.power_w(place.units, place.cap_w) for (place,) in held[2:]) <= 100
 
 
+def test_without_any_power_nothing_begins() -> None:
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    arrivals = tuple(
+        Arrival(Job(number, at, 1, 100.0, "", None, EstimateKind.EXACT, speed=LinearSpeed(1, 1)), 100.0)
+        for number, at in ((1, 0.0), (2, 20.0))
+    )
+    changed = SimulationSettings(disturbances=((10.0, BudgetChanged(0.0)), (50.0, BudgetChanged(200.0))))
+    outcomes = run(create("weigh"), World(Cluster((pool,), 200.0), arrivals, changed))[0]
+    assert {outcome.job.id: outcome.start_s for outcome in outcomes} == {1: 0.0, 2: 50.0}
+
+
 @st.composite
 def capped(draw: st.DrawFn) -> World:
     """Draw a machine with caps, mostly under a budget; rigid, moldable and malleable jobs of known length."""
