@@ -368,7 +368,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab, monkeypatch: pytest.MonkeyPatch
     lab.shape(mbit, "htb")
     monkeypatch.setattr(network, "attempt", partial(network.attempt, sizes=(8, size)))
     best = 0.0
-    for budget_s in (2, 8, 16, 48):  # a machine that others use is slower than the link, never faster
+    for budget_s in (8, 16, 48):  # a machine that others use is slower than the link, never faster
         samples, absent = over_hosts(lab, budget_s)
         models = {m.labels["size"]: m for m in fit(samples) if m.quantity == "network_bandwidth_gbs"}
         if "1 MiB" not in models:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from profiles.records import Absent
 from tenbin.commands.measure.stored import show
 from tenbin.report.page import write_report
 from tests.support.job_profiles import bursty, make_job, over_hosts, samples
-from tests.support.labs.components import require
 from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
 
 CUT = """() => [...document.querySelectorAll("figure.picture > svg text")].filter((text) => {
@@ -186,27 +184,18 @@ def test_pictures_are_drawn_anew_after_a_change_and_not_taken_from_others(
     assert list((tmp_path / "cache/tenbin/pictures").iterdir()) == []
 
 
-def _browse(tmp_path: Path, page: Path) -> str:
-    """Load a page without a network; return what the browser made of it, if there was no error."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    require(browser, "no Chromium to draw the page: apt install chromium")
-    quiet = ("no-sandbox", "disable-gpu", "no-first-run", "disable-sync", "enable-logging=stderr")
-    quiet += ("disable-background-networking", "disable-component-update", "virtual-time-budget=20000")
-    command = [str(browser), "--headless", "--dump-dom", f"--user-data-dir={tmp_path / 'browser'}"]
-    command += [*(f"--{flag}" for flag in quiet), f"file://{page}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line and "Uncaught" in line]
-    return done.stdout
-
-
-def test_a_browser_enlarges_a_picture(tmp_path: Path) -> None:
+def test_a_browser_enlarges_a_picture(tmp_path: Path, browser: Any) -> None:
     write_report(_saved(Store(tmp_path)), tmp_path / "page.html", interactive=True)
-    pressed = "<script>document.querySelector('figure button').click()</script></body>"
-    page = (tmp_path / "page.html").read_text()
-    assert "js-plotly-plot" not in _words(_browse(tmp_path, tmp_path / "page.html"))
-    (tmp_path / "page.html").write_text(page.replace("</body>", pressed))
-    drawn = _words(_browse(tmp_path, tmp_path / "page.html"))
-    assert drawn.count("js-plotly-plot") == 1 and "main-svg" in drawn and "cannot be enlarged" not in drawn
+    tab, errors = browser.new_page(), list[str]()
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.context.set_offline(True)
+    tab.goto((tmp_path / "page.html").as_uri())
+    assert tab.locator(".js-plotly-plot").count() == 0
+    tab.locator("figure button").first.click()
+    tab.locator(".js-plotly-plot .main-svg").first.wait_for()
+    assert tab.locator(".js-plotly-plot").count() == 1 and "cannot be enlarged" not in tab.inner_text("body")
+    assert not errors
+    tab.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
