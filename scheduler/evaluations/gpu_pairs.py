@@ -1,4 +1,4 @@
-"""Two jobs on one GPU: speeds predicted from a few measured pairs, and what ``match`` makes of them."""
+"""Two jobs on one GPU: speeds predicted from measured pairs; what ``match`` and ``weigh`` make of them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ SEEDS: dict[Scale, int] = {"small": 2, "full": 5}
 LOADS = (None, 0.9)  # of GPUs that jobs do not share; None: all at once
 FEW = (2, 4)  # partners with which each program was measured
 BASE, CHANCE, ALL = "exclusive", "pairs by chance", "all pairs known"
-KNOWLEDGE = (BASE, CHANCE, *(f"{count} pairs of each" for count in FEW), ALL)
-POLICIES = {BASE: "exclusive", CHANCE: "pair,by=chance"}  # others: match
+WEIGHED = "all pairs known, weigh"
+FITTED = tuple(f"{count} pairs of each" for count in FEW)
+KNOWLEDGE = (BASE, CHANCE, *FITTED, ALL, WEIGHED)
+POLICIES = {BASE: "exclusive", CHANCE: "pair,by=chance", WEIGHED: "weigh"}  # others: match
 
 PARTS = 10  # of Gavel's pairs; each is predicted from the others
 
@@ -176,7 +178,7 @@ class PairCase(NamedTuple):
 
     @property
     def partners(self) -> int:
-        return FEW[KNOWLEDGE.index(self.knowledge) - 2] if self.knowledge not in (BASE, CHANCE, ALL) else 0
+        return FEW[FITTED.index(self.knowledge)] if self.knowledge in FITTED else 0
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.knowledge}, {_when(self.load)}, seed {self.seed}"
@@ -285,7 +287,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         ]
     predictions: list[Row] = [_quality_row(data, "all others", of) for data, of in others.items()]
     for kind in KINDS:
-        for knowledge in KNOWLEDGE[2:-1]:
+        for knowledge in FITTED:
             of = [of for case, (_, of) in results.items() if case[:3] == (kind, knowledge, None) and of]
             means = Quality(*(float(np.mean(values)) for values in zip(*of, strict=True)))
             predictions.append(_quality_row(f"Gavel, {kind}", knowledge, means))
