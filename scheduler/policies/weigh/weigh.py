@@ -317,7 +317,8 @@ class Weigh(Policy):
         ranked = self._ranked(view, left, movers)
         if not ranked:
             return []
-        self._rows.form_prices(self.parameters.price)
+        more = [(state.job, lengths_of(state, view, self._pools)) for state in movers]
+        self._rows.form_prices(self.parameters.price, more)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
