@@ -176,14 +176,18 @@ class Rows:
         ranks = zip((-priorities[places]).tolist(), index[places].tolist(), strict=True)
         return [(rank, self._ids[place]) for rank, place in zip(ranks, places.tolist(), strict=True)]
 
-    def form_prices(self, factor: float) -> None:
-        """Count jobs for the class that is cheapest for them.
+    def form_prices(self, factor: float, more: Sequence[Sequence[Sequence[float]]] = ()) -> None:
+        """Count jobs, and ``more`` by their lengths and amounts, for the class that is cheapest for them.
 
         Among classes that cost nearly the same a job is divided: else equal classes would take turns at being
         the dear one. On each it counts for the resource of which it takes the largest share. Iterated until
         prices and choices agree.
         """
         (lengths, amounts), sizes = self._split(), self.sizes
+        if more:
+            its_lengths, its_amounts = zip(*more, strict=True)
+            lengths = np.hstack((lengths, np.transpose(its_lengths)))
+            amounts = np.hstack((amounts, np.transpose(its_amounts)))
         places = np.arange(sizes.size).reshape(sizes.shape)
         at = np.array([_scarcest(amounts, size) for size in sizes]) + places[:, :1]
         for _ in range(ROUNDS if len(sizes) > 1 else 1):

@@ -286,11 +286,15 @@ class Weigh(Policy):
         job, lengths = ways[0]
         if len(ways) > 1:
             job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
-        amounts: tuple[float, ...] = (min(way.units for way, _ in ways),)
-        if watts is not None:
-            places = [(way, pool) for way, _ in ways for pool in self._pools if way.runs_on(pool)]
-            amounts += (min(watts.units(watts.need(state.job, way, pool), pool) for way, pool in places),)
-        self._rows.add(job, lengths, amounts=amounts)
+        self._rows.add(job, lengths, amounts=self._amounts(state.job, [way for way, _ in ways]))
+
+    def _amounts(self, job: Job, ways: Sequence[Job]) -> tuple[float, ...]:
+        """Return the units that a job takes at least, and where they count, its watts as units."""
+        units, watts = min(way.units for way in ways), self._watts
+        if watts is None:
+            return (units,)
+        places = ((way, pool) for way in ways for pool in self._pools if way.runs_on(pool))
+        return units, min(watts.units(watts.need(job, way, pool), pool) for way, pool in places)
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
@@ -346,7 +350,14 @@ class Weigh(Policy):
         ranked = self._ranked(view, left, movers, free_w)
         if not ranked:
             return []
-        self._rows.form_prices(self.parameters.price)
+        more = [
+            (
+                lengths_of(state, view, self._pools),
+                self._amounts(view.running[state.job.id].job, [state.job]),
+            )
+            for state in movers
+        ]
+        self._rows.form_prices(self.parameters.price, more)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         end_of = believed_end if self._watts is None else self._planned_end
         ends = {job_id: end_of(state, view, self._holes) for job_id, state in view.running.items()}
