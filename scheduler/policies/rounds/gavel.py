@@ -36,7 +36,6 @@ from scheduler.policies.base import View
 from scheduler.policies.rounds.rounds import (
     Configuration,
     Rounds,
-    as_it_runs,
     begun,
     places,
     restarts,
@@ -122,7 +121,7 @@ def max_min(
     rows = np.array([numbers[state.job.id] for state, _ in options])
     pools = np.array([list(room).index(pool) for _, (pool, _) in options])
     units = np.array([units for _, (_, units) in options], dtype=np.float64)
-    speeds = np.array([1.0 / seconds_on(as_it_runs(state), place) for state, place in options])
+    speeds = np.array([1.0 / seconds_on(state.as_it_runs, place) for state, place in options])
     weights = np.array([every[pool] for _, (pool, _) in options], dtype=np.float64)
     mean = np.bincount(rows, speeds * weights) / np.bincount(rows, weights)
     worth = units * speeds / mean[rows]

@@ -37,7 +37,6 @@ from scheduler.policies.base import View
 from scheduler.policies.rounds.rounds import (
     Configuration,
     Rounds,
-    as_it_runs,
     places,
     restarts,
     runs_on,
@@ -93,7 +92,7 @@ class Sia(Rounds):
 
     def _costs(self, state: JobState, room: Mapping[str, int], view: View) -> dict[Configuration, float]:
         """Compute u ^ p of each configuration of a job for which there is room."""
-        job, here = as_it_runs(state), runs_on(state)
+        job, here = state.as_it_runs, runs_on(state)
         if here is not None and restarts(state, view):
             return {here: -MUST}
         every = places(state, sizes(job), view.in_service)
