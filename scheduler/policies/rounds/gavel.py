@@ -14,7 +14,7 @@ which X is 0 there. A job that keeps its class is not stopped.
 Guarantee: each job is due more in every round, so its turn comes, unless others that have no checkpoint hold
 its units: they keep what they have. Only ratios of run times count; where these are not known, classes are
 alike. After a restart of the coordinator dues begin anew.
-Cost: a linear program a round, some 10 ms for 100 jobs on two classes.
+Cost: a linear program a round, some 10 ms for 100 jobs on two classes, 0.5 s for 2,000 on three.
 Left out: packing (pairs of jobs as further rows of X), weights, hierarchies, and estimates of throughputs.
 Priorities put a job first in each round, and do not enter X.
 Source: D. Narayanan, K. Santhanam, F. Kazhamiaka, A. Phanishayee, M. Zaharia: Heterogeneity-aware cluster

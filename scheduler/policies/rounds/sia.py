@@ -16,7 +16,7 @@ checkpoint a job keeps what it has.
 
 Guarantee: none to a single job. While enough others come of which the sum gains more, one may wait, above
 all one of many units (0.1 to 1.1 is gained for each job that runs).
-Cost: an integer program a round.
+Cost: an integer program a round, seconds for 2,000 jobs of many sizes on three classes.
 Left out: goodput's statistical efficiency and batch sizes, and learning of speeds, with the slow growth of
 new jobs that it needs (speeds are known here); nodes. Added: ``KEEP`` for the configuration that a job has,
 as in the authors' first program, and the order of priorities and submissions, between equals only.
