@@ -410,6 +410,12 @@ class JobState:
         return (self.place,) if self.moves_to is None else (self.place, self.moves_to)
 
     @property
+    def as_it_runs(self) -> Job:
+        """The job in the way in which it has begun."""
+        begun = None if self.stage is WAITING else self.placement
+        return self.job if begun is None else self.job.way(begun)
+
+    @property
     def works(self) -> bool:
         """Return true if the job makes progress."""
         moves = self.moves_to is not None and self.works_from_s < math.inf
@@ -452,18 +458,18 @@ class JobState:
     def remaining_s(self, now: float, pool: str | None = None) -> float:
         """Return the believed time left at speed 1 on ``pool`` (default: the job's own), or infinity."""
         where = pool or (self.placement.pool if self.placement else "")
-        return (1.0 - self.done_by(now)) * self.job.reference_s(where)
+        return (1.0 - self.done_by(now)) * self.as_it_runs.reference_s(where)
 
     def left(self, now: float, pool: str | None = None) -> Quantiles:
         """Return quantiles of the time left at speed 1 on ``pool`` (default: the job's own), or infinity.
 
         All are ``remaining_s`` unless the run time is predicted.
         """
-        where = pool or (self.placement.pool if self.placement else "")
-        whole = self.job.quantiles_s.get(where) or self.job.quantiles_s.get("")
+        where, job = pool or (self.placement.pool if self.placement else ""), self.as_it_runs
+        whole = job.quantiles_s.get(where) or job.quantiles_s.get("")
         if whole is None:
             return exactly(self.remaining_s(now, where))
         share = self.done_by(now)
         if self.works and now > self.expected_end_s and self.whole_s > 0:
             share += (now - self.expected_end_s) / self.whole_s
-        return whole.left_after(share * self.job.reference_s(where))
+        return whole.left_after(share * job.reference_s(where))

@@ -315,12 +315,13 @@ def waits_for(job: Job, view: View, ways: Sequence[Job] = ()) -> str:
     Args:
         ways: in which the policy may start it; (): as it is.
     """
-    pools = [pool.name for pool in view.cluster.pools if job.runs_on(pool.name)]
+    ways = ways or (job,)
+    pools = [pool.name for pool in view.cluster.pools if any(way.runs_on(pool.name) for way in ways)]
     names = [f" {name}" if len(view.cluster.pools) > 1 else "" for name in pools]
     free = [
         f"{view.free[pool]} of {view.in_service[pool]}{name}" for pool, name in zip(pools, names, strict=True)
     ]
-    return f"waits for {amounts(ways or (job,), view.cluster)} ({', '.join(free)} free)"
+    return f"waits for {amounts(ways, view.cluster)} ({', '.join(free)} free)"
 
 
 def in_turn(job: Job, view: View, ends: Iterable[int] = (), needs: str = "") -> str:

@@ -138,15 +138,15 @@ class SimulatedJob:
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
         """Compute when the job ends as things are; neighbours multiply its run time by ``factor``."""
-        state, full = self.state, self.alone_s
+        state, full, speed = self.state, self.alone_s, self.speed
         placement = state.placement
         assert placement is not None
         if placement.alternative in self.alone_as_s:
-            full = self.alone_as_s[placement.alternative]
+            full, speed = self.alone_as_s[placement.alternative], self.job.way(placement).speed
         elif self.alone_on_s:
             full = self.alone_on_s[placement.pool]
-        if self.speed is not None:
-            full /= self.speed(placement.units, placement.cap_w)
+        if speed is not None:
+            full /= speed(placement.units, placement.cap_w)
         full *= factor
         self.killed = full > state.whole_s and kill_at_limit and self.job.estimate_kind is LIMIT
         if self.killed:

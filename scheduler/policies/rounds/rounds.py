@@ -134,18 +134,12 @@ def begun(state: JobState) -> Placement | None:
     return None if state.stage is WAITING else state.placement
 
 
-def as_it_runs(state: JobState) -> Job:
-    """Return the job in the way in which it has begun."""
-    before = begun(state)
-    return state.job if before is None else state.job.way(before)
-
-
 def places(state: JobState, units: Sequence[int], room: Mapping[str, int]) -> list[Configuration]:
     """List where a job may run on one of these numbers of units; a paused one, on what it had."""
     before = begun(state)
     if before is not None and state.job.stop is PAUSE:
         units, room = (before.units,), {before.pool: room[before.pool]}
-    job = as_it_runs(state)
+    job = state.as_it_runs
     return [(pool, n) for pool, left in room.items() if job.runs_on(pool) for n in units if n <= left]
 
 

@@ -53,7 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.events import Action, Resume, Start, Suspend, WakeAt
-from scheduler.model.jobs import CHECKPOINT, RUNNING, STOPPING, JobState, Placement, Pool, instant
+from scheduler.model.jobs import CHECKPOINT, RUNNING, STOPPING, WAITING, JobState, Placement, Pool, instant
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
 from scheduler.policies.power.parm import changes, configurations
@@ -241,9 +241,9 @@ class Machine:
 
     def claim(self, state: JobState, left_s: float, hole_s: float = math.inf) -> Claim:
         """Return the claim of a job: a moldable one that has begun keeps its units."""
-        job = state.job
+        job = state.as_it_runs
         least, most = job.units, min(job.max_units or job.units, self.units)
-        if state.placement is not None and not job.malleable:
+        if state.stage is not WAITING and not job.malleable:
             least = most = state.place.units
         curves: Any = job.speed, job.power  # a key: they must have a hash, as frozen dataclasses have
         whole, sizes = Whole(self.pool, self.units, self.watts, self.joule_s), (least, max(most, least))

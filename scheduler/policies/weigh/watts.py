@@ -189,7 +189,9 @@ class Watts:
         for action in actions:
             if isinstance(action, Migrate):
                 free -= self.drawn(view.state(action.job_id).job, action.placement)
-        states += [replace(view.state(job_id), placement=begin[job_id].placement) for job_id in begin]
+        for job_id, action in begin.items():
+            job, place = view.state(job_id).job, action.placement
+            states.append(replace(view.state(job_id), job=job.way(place), placement=place))
         chosen = self._chosen(self._in_order(states, view.now), leave, free)
         lower, raised = list[Action](), list[Action]()
         for state in states:

@@ -151,8 +151,9 @@ def ways_of(state: JobState, *, with_sizes: bool, watts: Watts | None = None) ->
 
 
 def as_on(state: JobState, place: Placement, watts: Watts | None = None) -> JobState:
-    """Return the job as it is on as many units."""
-    return state if state.job.speed is None else replace(state, job=on(state.job, place.units, watts))
+    """Return the job as it is in a place: in its alternative there, on as many units."""
+    way = on(state.job.way(place), place.units, watts)
+    return state if way is state.job else replace(state, job=way)
 
 
 def sizes_of(job: Job) -> Iterator[int]:
@@ -280,12 +281,15 @@ class Weigh(Policy):
     def _enter(self, state: JobState, view: View) -> None:
         several, watts = len(self._pools) > 1, self._watts
         ways = [
-            (way.job, lengths_of(way, view, self._pools))
+            (way.job, self._lengths(state, way, view))
             for way in ways_of(state, with_sizes=several, watts=watts)
         ]
         job, lengths = ways[0]
         if len(ways) > 1:
             job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
+            # On a class where it cannot run so, it may in another way.
+            shortest = map(min, zip(*(of_way for _, of_way in ways), strict=True))
+            lengths = [its if its < math.inf else other for its, other in zip(lengths, shortest, strict=True)]
         self._rows.add(job, lengths, amounts=self._amounts(state.job, [way for way, _ in ways]))
 
     def _amounts(self, job: Job, ways: Sequence[Job]) -> tuple[float, ...]:
@@ -296,12 +300,22 @@ class Weigh(Policy):
         places = ((way, pool) for way in ways for pool in self._pools if way.runs_on(pool))
         return units, min(watts.units(watts.need(job, way, pool), pool) for way, pool in places)
 
+    def _lengths(self, state: JobState, way: JobState, view: View) -> list[float]:
+        """List the time left on each class in a way; infinite where the budget does not carry it."""
+        lengths, watts = lengths_of(way, view, self._pools), self._watts
+        if watts is None:
+            return lengths
+        return [
+            length if length == math.inf or watts.need(state.job, way.job, pool) <= watts.budget else math.inf
+            for length, pool in zip(lengths, self._pools, strict=True)
+        ]
+
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
             return self._nodes.why(job, view)
         first, several = next(iter(view.waiting.values())), len(self._pools) > 1
         plain = not self._sized and view.budget_w is None
-        waits = waits_for(job, view, job.ways if plain else ())
+        waits = waits_for(job, view, job.ways if plain or several else ())
         if self._watts is not None and view.budget_w is not None:
             waits += f", {max(0.0, self._watts.free(view) / NANO):.4g} of {view.budget_w:g} W free"
         if several and (job.id != first.id or self._watts is not None):
@@ -623,7 +637,7 @@ class Decision:
         job = state.job
         able = product(self.ways(waiting), self.plans) if job.stop is CHECKPOINT else ()
         for way, pool in able:
-            if pool == best.pool or not job.runs_on(pool) or not self.has(way, pool):
+            if pool == best.pool or not way.job.runs_on(pool) or not self.has(way, pool):
                 continue
             changes = costs.move_s(job, pool, best.pool).high
             restart = costs.restart_s(job, pool) if state.placement is not None else 0.0

@@ -37,6 +37,7 @@ def audit(world: World, outcomes: list[Outcome], refused: int = 0) -> None:
 
 def power_w(pool: Pool, job: Job, place: Placement) -> float:
     """Return what a job draws: what it states itself goes before its cap."""
+    job = job.way(place)
     under = pool.peak_w if place.cap_w is None else place.cap_w
     own = place.units * under if job.power is None else job.power(place.units, place.cap_w)
     return place.units * pool.base_w + own
@@ -60,10 +61,9 @@ def _audit_job(world: World, outcome: Outcome) -> None:
     for segment in segments:
         if segment.kind == "run":
             whole = arrival.runs_s.get(segment.placement.pool, arrival.run_s)
-            way = job.way(segment.placement)
+            way, speed = job.way(segment.placement), arrival.speed or job.speed
             if way is not job:
-                whole = arrival.others_s[job.alternatives.index(way)]
-            speed = arrival.speed or job.speed
+                whole, speed = arrival.others_s[job.alternatives.index(way)], way.speed
             if speed is not None:
                 whole /= speed(segment.placement.units, segment.placement.cap_w)
             if job.estimate_kind is EstimateKind.LIMIT:

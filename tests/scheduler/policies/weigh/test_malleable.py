@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.evaluations import capped_gpus
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.events import Action, BudgetChanged, Event, Start
+from scheduler.model.events import Action, BudgetChanged, Event, NodeDown, NodeUp, Start
 from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool, Stop
 from scheduler.model.speeds import TabulatedSpeed
 from scheduler.policies.base import Policy, View
@@ -403,3 +403,14 @@ def test_a_reservation_is_kept(world: World, policy: str) -> None:
     assert len(starts) == len(world.arrivals)
     for job_id, begins_s in reserved.items():
         assert starts[job_id].start_s <= begins_s + 1e-3
+
+
+def test_a_failed_job_begins_anew_on_the_units_that_are_left() -> None:
+    """It ran on four; two fail, for long."""
+    job = Job(1, 0.0, 1, 100.0, estimate_kind=EstimateKind.EXACT, max_units=4, speed=LinearSpeed(1, 4))
+    settings = SimulationSettings(disturbances=((10.0, NodeDown("node", 2)), (10_000.0, NodeUp("node", 2))))
+    world = World(Cluster((Pool("node", 4),)), (Arrival(job, 100.0),), settings)
+    (outcome,), _ = run(create("weigh"), world)
+    assert outcome.failures == 1
+    assert [segment.placement.units for segment in outcome.segments] == [4, 2]
+    assert outcome.segments[1].start_s == 10.0

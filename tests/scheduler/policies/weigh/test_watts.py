@@ -65,7 +65,13 @@ def worlds(draw: st.DrawFn, cluster: Cluster | None = None) -> World:
             speed=draw(st.sampled_from((None, LinearSpeed(least, most), LinearSpeed(least, most)))),
             power=draw(powers(most, CAPS_W)),
         )
-        arrivals.append(Arrival(job, 0.0, times))
+        others = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 90)), max_size=2))
+        for place, (units, run_s) in enumerate(others, 1):
+            pool = draw(st.sampled_from(cluster.pools))
+            takes = {"units": min(units, pool.units), "max_units": None, "speed": None, "power": None}
+            way = replace(job, **takes, estimates_s={pool.name: float(run_s)}, alternative=place)
+            job = replace(job, alternatives=(*job.alternatives, replace(way, alternatives=())))
+        arrivals.append(Arrival(job, 0.0, times, others_s=tuple(float(run_s) for _, run_s in others)))
     stop_s = draw(st.sampled_from((0.0, 2.0)))
     line = {pool.name: LinearCost(0.0, stop_s) for pool in cluster.pools}
     return World(
@@ -252,3 +258,13 @@ def test_a_job_that_needs_more_than_the_budget_is_refused() -> None:
     policy = create("weigh")
     assert policy.refuses(job(1, 0.0, 2, a=1.0).job, cluster) == "it needs at least 80 W, the budget is 60 W"
     assert not policy.refuses(job(1, 0.0, 1, a=1.0).job, cluster)
+
+
+def test_a_job_starts_in_an_alternative_where_the_budget_carries_no_other() -> None:
+    """On its fastest class it would draw 180 W of 80 W."""
+    cluster = Cluster((Pool("a", 2, 0, peak_w=40.0), Pool("b", 3, 1, peak_w=60.0)), 80.0)
+    wide = Job(1, 0.0, 3, estimate_kind=EXACT, estimates_s={"a": 9.0, "b": 1.0})
+    narrow = replace(wide, units=2, estimates_s={"a": 50.0}, alternative=1)
+    arrival = Arrival(replace(wide, alternatives=(narrow,)), 0.0, wide.estimates_s, others_s=(50.0,))
+    outcomes = by_number(World(cluster, (arrival,)))
+    assert (outcomes[1].segments[0].placement.pool, outcomes[1].end_s) == ("a", 50.0)
