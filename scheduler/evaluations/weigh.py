@@ -396,7 +396,7 @@ def _assumptions(scale: Scale) -> tuple[str, ...]:
         "seeds 988 to 997, below which size no job is begun on 1000 to 1007, how much slower than on its "
         "share it may be on 3000 to 3014.",
         "V100, P100, sizes: labbench; the rival's jobs have the multiple of their least sizes (1, 2, 4, 8) "
-        "that suits it best.",
+        "that suits it best. How many jobs are counted beside those that wait was chosen on 988 to 992.",
         f"Two classes: labbench on {two_classes.CLUSTER}, load {two_classes.LOAD:g}; gavel has its best "
         "length of rounds, mctbm-priced its best multiple of least sizes.",
         "B: half the seeds; las and las-mq spare tasks as in their paper. Chosen on seeds 900 to 911.",
