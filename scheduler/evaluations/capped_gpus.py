@@ -1,14 +1,14 @@
 """``weigh`` on GPUs under power caps and a budget, beside rivals at their best settings; part of ``weigh``.
 
-The rivals are ``parm`` with its best alpha, and ``mctbm-priced``, which knows no sizes and caps, with the
-best cap and size, the same for all jobs. Best is the least mean turnaround over the very seeds that are
-compared: the rivals are chosen after the fact, in their favour.
+The rivals are ``parm`` (one class) with its best alpha, and ``mctbm-priced``, which knows no sizes and caps,
+with the best cap of each class, and the best multiple of least sizes for all jobs. Best is the least mean
+turnaround over the very seeds that are compared: the rivals are chosen after the fact, in their favour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,47 +16,66 @@ import numpy as np
 
 from scheduler.evaluations import Estimate, Finding, Progress, Row, Scale, Table, changes, over_seeds, run_all
 from scheduler.model.jobs import Cluster, Job, Pool
-from scheduler.model.speeds import CapTable, TabulatedPower
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
 from scheduler.workloads import load
 
-CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
-GPUS, BASE_W, BUDGET_W = 8, 60.0, 1600.0
+CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)  # those of P100 begin with the second
+V100 = Cluster((Pool("v100", 8, base_w=60.0, peak_w=CAPS_W[-1], caps_w=CAPS_W),), 1600.0)
+BOTH = Cluster(
+    (
+        Pool("v100", 8, 0, peak_w=CAPS_W[-1], caps_w=CAPS_W),
+        Pool("p100", 8, 1, peak_w=CAPS_W[-1], caps_w=CAPS_W[1:]),
+    ),
+    2400.0,
+)
 KWH_PRICE, LOAD = 6, 0.7
 OWN, PARM, STATIC = f"weigh,kwh_price={KWH_PRICE}", "parm", "mctbm-priced"
 PARMS = tuple(f"{PARM},alpha={alpha:g}" for alpha in (0, 0.5, 1))
+TIMES = (1, 2, 4, 8)
 JOBS: dict[Scale, int] = {"small": 40, "full": 200}
-GROUNDS = {"fixed": "V100, fixed sizes", "malleable": "V100, sizes change"}
+# Caps of the rival: on both classes those that carry all GPUs and use the budget; fewer GPUs under higher
+# caps have turnarounds a fifth longer, or more.
+ALONE_W = tuple((cap_w,) for cap_w in CAPS_W)
+TOGETHER_W = ((100.0, 200.0), (125.0, 175.0), (150.0, 150.0), (175.0, 125.0))
+# By ground, the machine, the sizes of jobs, and the caps of the rival.
+GROUNDS = {
+    "V100, fixed sizes": (V100, "fixed", ALONE_W),
+    "V100, sizes change": (V100, "malleable", ALONE_W),
+    "V100, P100, fixed sizes, a budget": (BOTH, "fixed", TOGETHER_W),
+    "V100, P100, sizes, a budget": (BOTH, "moldable", TOGETHER_W),
+}
+GOALS = {"turnaround_s": (-100.0, -20.0), "energy_j": (-100.0, -8.0), "fairness": (0.0, 1.5)}  # on V100
 
 
 class CappedCase(NamedTuple):
-    """One simulation; ``cap_w``: the cap of all jobs, ``most``: at the sizes at which they are fastest."""
+    """One simulation; ``caps_w``: the caps of each class, ``times``: sizes, over the least, of all jobs."""
 
-    sizes: str
+    ground: str
     policy: str
     jobs: int
     seed: int
-    cap_w: float | None = None
-    most: bool = False
+    caps_w: tuple[float, ...] = ()
+    times: int = 1
 
     def __str__(self) -> str:
-        cap = "" if self.cap_w is None else f" at {self.cap_w:g} W"
-        return f"{GROUNDS[self.sizes]}, {self.policy}{cap}, {self.seed}"
+        return f"{self.ground}, {self.setting}, {self.seed}"
 
     @property
     def setting(self) -> str:
         """Name what the rivals are chosen by."""
-        size = ", fastest sizes" if self.most else ""
-        return self.policy if self.cap_w is None else f"{self.policy} at {self.cap_w:g} W{size}"
+        size = f", {self.times} times the least sizes" if self.times > 1 else ""
+        caps = " and ".join(f"{cap_w:g}" for cap_w in self.caps_w)
+        return f"{self.policy} at {caps} W{size}" if caps else self.policy
 
 
 class CappedFigures(NamedTuple):
-    """Mean turnaround, energy of GPUs in use and its bound, worst fairness, instants above the budget."""
+    """Mean turnaround, makespan, energy of GPUs in use, its bound, fairness, instants above the budget."""
 
     turnaround_s: float
+    makespan_s: float
     energy_j: float
     least_j: float
     fairness: float
@@ -66,14 +85,16 @@ class CappedFigures(NamedTuple):
 def cases(scale: Scale, seeds: Sequence[int]) -> list[CappedCase]:
     """List the simulations: of ``weigh``, and of each rival with each setting."""
     every = []
-    for sizes in GROUNDS:
+    for ground, (cluster, sizes, every_w) in GROUNDS.items():
         for seed in seeds:
             of = JOBS[scale], seed
-            every += [CappedCase(sizes, policy, *of) for policy in (OWN, *PARMS)]
             every += [
-                CappedCase(sizes, STATIC, *of, cap, most)
-                for cap in CAPS_W
-                for most in ((False, True) if sizes == "malleable" else (False,))
+                CappedCase(ground, policy, *of) for policy in (OWN, *(PARMS if cluster == V100 else ()))
+            ]
+            every += [
+                CappedCase(ground, STATIC, *of, caps, times)
+                for caps in every_w
+                for times in (TIMES[:1] if sizes == "fixed" else TIMES)
             ]
     return every
 
@@ -84,27 +105,33 @@ def evaluate(scale: Scale, seeds: Sequence[int], progress: Progress) -> tuple[li
     figures: dict[tuple[str, str], list[CappedFigures]] = {}
     for case, result in zip(every, run_all(simulate, every, progress), strict=True):
         if result is not None:
-            figures.setdefault((case.sizes, case.setting), []).append(result)
+            figures.setdefault((case.ground, case.setting), []).append(result)
     findings, rows = [], list[Row]()
-    for sizes, label in GROUNDS.items():
-        columns = {setting: column for (of, setting), column in figures.items() if of == sizes}
+    for label, (cluster, *_) in GROUNDS.items():
+        goals = GOALS if cluster == V100 else {}
+        columns = {setting: column for (of, setting), column in figures.items() if of == label}
         own, chosen = columns[OWN], [OWN]
-        for rival in (PARM, STATIC):
+        for rival in (PARM, STATIC) if cluster == V100 else (STATIC,):
             able = [name for name in columns if name.startswith(rival) and len(columns[name]) == len(own)]
             best = min(able, key=lambda name: float(np.mean([row.turnaround_s for row in columns[name]])))
             chosen.append(best)
             findings += [
                 Finding(f"{what} against {best}", None, change(own, columns[best], name), "%", goal, of=label)
                 for what, name, goal in (
-                    ("mean turnaround", "turnaround_s", (-100.0, -20.0)),
-                    ("energy", "energy_j", (-100.0, -8.0)),
+                    ("mean turnaround", "turnaround_s", goals.get("turnaround_s")),
+                    ("makespan", "makespan_s", None),
+                    ("energy", "energy_j", goals.get("energy_j")),
                 )
             ]
             least = changes([row.least_j for row in own], [row.energy_j for row in columns[best]])
             findings.append(Finding(f"bound of energy against {best}", None, least, "%", of=label))
-        fair, over = over_seeds([row.fairness for row in own]), over_seeds([row.violations for row in own])
-        findings.append(Finding("worst finish-time fairness", None, fair, "", (0.0, 1.5), of=label))
-        findings.append(Finding("instants above the budget", None, over, "", (0.0, 0.0), of=label))
+        findings += [
+            Finding(what, None, over_seeds([getattr(row, name) for row in own]), "", goal, of=label)
+            for what, name, goal in (
+                ("worst finish-time fairness", "fairness", goals.get("fairness")),
+                ("instants above the budget", "violations", (0.0, 0.0)),
+            )
+        ]
         for name in chosen:
             means = (float(np.mean(column)) for column in zip(*columns[name], strict=True))
             rows.append((label, name, *means))
@@ -112,6 +139,7 @@ def evaluate(scale: Scale, seeds: Sequence[int], progress: Progress) -> tuple[li
         "ground",
         "policy",
         "mean turnaround, s",
+        "makespan, s",
         "energy, J",
         "its bound, J",
         "worst fairness",
@@ -125,72 +153,111 @@ def change(own: Sequence[CappedFigures], rival: Sequence[CappedFigures], name: s
     return changes(*([getattr(figures, name) for figures in column] for column in (own, rival)))
 
 
-def machine() -> Cluster:
-    pool = Pool("v100", GPUS, base_w=BASE_W, peak_w=CAPS_W[-1], caps_w=CAPS_W)
-    return Cluster((pool,), BUDGET_W)
+def under(cluster: Cluster, caps_w: Sequence[float]) -> Cluster:
+    """Return the units that the budget carries at these caps, the best class first, without power."""
+    assert cluster.budget_w is not None
+    left_w, pools = cluster.budget_w, []
+    for pool, cap_w in zip(cluster.pools, caps_w, strict=True):
+        units = min(pool.units, int(left_w // (pool.base_w + cap_w)))
+        left_w -= units * (pool.base_w + cap_w)
+        pools.append(Pool(pool.name, units, pool.rank))
+    return Cluster(tuple(pools))
 
 
 def simulate(case: CappedCase) -> CappedFigures | None:
-    """Run one case; None: a job needs more GPUs than the budget carries at this cap."""
-    cluster = machine()
-    text = f"generator:labbench,jobs={case.jobs},load={LOAD},sizes={case.sizes}"
-    workload = load(text, cluster, case.seed)
+    """Run one case; None: a job needs more GPUs than the budget carries at these caps."""
+    cluster, sizes, _ = GROUNDS[case.ground]
+    workload = load(f"generator:labbench,jobs={case.jobs},load={LOAD},sizes={sizes}", cluster, case.seed)
     assert isinstance(workload.arrivals, Iterable)
-    arrivals = list(workload.arrivals)
+    arrivals, carried = list(workload.arrivals), cluster
     jobs = {arrival.job.id: arrival.job for arrival in arrivals}
-    if case.cap_w is not None:
-        carried = min(GPUS, int(BUDGET_W // (BASE_W + case.cap_w)))
-        if carried < max(job.units for job in jobs.values()):
+    caps = dict(zip((pool.name for pool in cluster.pools), case.caps_w, strict=False))
+    if caps:
+        carried = under(cluster, case.caps_w)
+        most = max(pool.units for pool in carried.pools)
+        if most < max(job.units for job in jobs.values()):
             return None
-        cluster = Cluster((Pool("v100", carried, base_w=BASE_W, peak_w=case.cap_w),))
-        arrivals = [fixed(arrival, case.cap_w, carried if case.most else 0) for arrival in arrivals]
+        arrivals = [fixed(arrival, caps, case.times, most) for arrival in arrivals]
     record = OutcomeRecorder()
-    Simulator(cluster, arrivals, create(case.policy), workload.settings, sinks=[record]).run()
-    outcomes = [outcome._replace(job=jobs[outcome.job.id]) for outcome in record.outcomes]
+    Simulator(carried, arrivals, create(case.policy), workload.settings, sinks=[record]).run()
+    outcomes = [charged(outcome, jobs[outcome.job.id], caps) for outcome in record.outcomes]
     return CappedFigures(
         float(np.mean([outcome.end_s - outcome.job.submit_s for outcome in outcomes])),
-        sum(outcome.energy_j for outcome in outcomes),
-        sum(least_j(outcome.job) for outcome in outcomes),
-        max(finish_time_fairness(outcomes)),
-        above_budget(record.outcomes, cluster.pools[0]),
+        max(outcome.end_s for outcome in outcomes) - min(job.submit_s for job in jobs.values()),
+        sum(energy_j(outcome, cluster) for outcome in outcomes),
+        sum(least_j(job, cluster) for job in jobs.values()),
+        max(finish_time_fairness(outcomes, cluster.units)),
+        above_budget(outcomes, cluster),
     )
 
 
-def fixed(arrival: Arrival, cap_w: float, most: int) -> Arrival:
-    """Let a job run at one size under one cap; ``most``: up to so many units."""
+def fixed(arrival: Arrival, caps: Mapping[str, float], times: int, most: int) -> Arrival:
+    """Let a job run at one size, at most ``most`` units, under the cap of each class."""
     job = arrival.job
-    units = max(job.units, min(job.max_units or job.units, most))
-    assert job.speed is not None and job.power is not None and job.estimate_s is not None
-    speed, power = job.speed(units, cap_w), TabulatedPower(CapTable((cap_w,), (job.power(1, cap_w),)))
-    rigid = replace(job, units=units, max_units=None, malleable=False, speed=None, power=power)
-    return Arrival(replace(rigid, estimate_s=job.estimate_s / speed), arrival.run_s / speed)
+    units = max(job.units, min(times * job.units, job.max_units or job.units, most))
+    assert job.speed is not None
+    speeds = {pool: job.speed(units, cap_w) for pool, cap_w in caps.items()}
+    first, *_ = speeds.values()
+    rigid = replace(
+        job,
+        units=units,
+        max_units=None,
+        malleable=False,
+        speed=None,
+        power=None,
+        estimate_s=None if job.estimate_s is None else job.estimate_s / first,
+        estimates_s={pool: seconds / speeds[pool] for pool, seconds in job.estimates_s.items()},
+    )
+    runs_s = {pool: seconds / speeds[pool] for pool, seconds in arrival.runs_s.items()}
+    return Arrival(rigid, arrival.run_s / first, runs_s)
 
 
-def least_j(job: Job) -> float:
-    """Return the energy of a job at the size and cap at which it is least."""
-    assert job.speed is not None and job.estimate_s is not None
-    pool = machine().pools[0]
-    return min(
-        pool.power_w(units, cap, job.power) * job.estimate_s / job.speed(units, cap)
-        for units in range(job.units, (job.max_units or job.units) + 1)
-        for cap in CAPS_W
-        if pool.power_w(units, cap, job.power) <= BUDGET_W
+def charged(outcome: Outcome, job: Job, caps: Mapping[str, float]) -> Outcome:
+    """Return what a job that was fixed did, as of the job itself under the cap of each class."""
+    segments = (
+        segment._replace(placement=replace(segment.placement, cap_w=caps[segment.placement.pool]))
+        if caps
+        else segment
+        for segment in outcome.segments
+    )
+    return outcome._replace(job=job, segments=tuple(segments))
+
+
+def energy_j(outcome: Outcome, cluster: Cluster) -> float:
+    """Return the energy of the units of a job, while it held them."""
+    return sum(
+        cluster[segment.placement.pool].power_of(outcome.job, segment.placement)
+        * (segment.end_s - segment.start_s)
+        for segment in outcome.segments
     )
 
 
-def above_budget(outcomes: Sequence[Outcome], pool: Pool) -> int:
+def least_j(job: Job, cluster: Cluster) -> float:
+    """Return the energy of a job at the class, size and cap at which it is least."""
+    assert cluster.budget_w is not None
+    return min(
+        watts * job.estimate_on(pool.name, units, cap_w)
+        for pool in cluster.pools
+        for units in range(job.units, (job.max_units or job.units) + 1)
+        for cap_w in pool.caps_w
+        if (watts := pool.power_w(units, cap_w, job.power)) <= cluster.budget_w
+    )
+
+
+def above_budget(outcomes: Sequence[Outcome], cluster: Cluster) -> int:
     """Count the instants at which the jobs draw more than the budget."""
+    assert cluster.budget_w is not None
     steps: dict[float, float] = {}
     for outcome in outcomes:
         for segment in outcome.segments:
-            watts = pool.power_of(outcome.job, segment.placement)
+            watts = cluster[segment.placement.pool].power_of(outcome.job, segment.placement)
             steps[segment.start_s] = steps.get(segment.start_s, 0.0) + watts
             steps[segment.end_s] = steps.get(segment.end_s, 0.0) - watts
     drawn = np.cumsum([watts for _, watts in sorted(steps.items())])
-    return int((drawn > BUDGET_W + POWER_TOLERANCE_W).sum())
+    return int((drawn > cluster.budget_w + POWER_TOLERANCE_W).sum())
 
 
-def finish_time_fairness(outcomes: Sequence[Outcome], gpus: int = GPUS) -> list[float]:
+def finish_time_fairness(outcomes: Sequence[Outcome], gpus: int = V100.units) -> list[float]:
     """Divide the turnaround of each job by what it would be alone on its part of the machine (Themis, 2020).
 
     Its part is the GPUs over the mean number of jobs that were there while it was. There it runs uncapped on

@@ -390,12 +390,13 @@ def _assumptions(scale: Scale) -> tuple[str, ...]:
         "These logs, and machines for them, were chosen before they were run.",
         "D: jobs of 8 processes, all at once but where a load is named; that a job does not count for its "
         "own price there was chosen on seeds 1 to 4.",
-        f"V100: labbench on {capped_gpus.GPUS}, load {capped_gpus.LOAD:g}, {capped_gpus.BUDGET_W:g} W; "
-        "rivals have their best alpha, or cap and size. kwh_price, and who gives way, were chosen on seeds "
-        "988 to 997, below which size no job is begun on 1000 to 1007, how much slower than on its share it "
-        "may be on 3000 to 3014.",
+        f"V100: labbench on {capped_gpus.V100.units}, load {capped_gpus.LOAD:g}, "
+        f"{capped_gpus.V100.budget_w:g} W; beside as many P100 {capped_gpus.BOTH.budget_w:g} W. Rivals have "
+        "their best alpha, or caps and multiple of least sizes. kwh_price, and who gives way, were chosen on "
+        "seeds 988 to 997, below which size no job is begun on 1000 to 1007, how much slower than on its "
+        "share it may be on 3000 to 3014.",
         "V100, P100, sizes: labbench; the rival's jobs have the multiple of their least sizes (1, 2, 4, 8) "
-        "that suits it best.",
+        "that suits it best. How many jobs are counted beside those that wait was chosen on 988 to 992.",
         f"Two classes: labbench on {two_classes.CLUSTER}, load {two_classes.LOAD:g}; gavel has its best "
         "length of rounds, mctbm-priced its best multiple of least sizes.",
         "B: half the seeds; las and las-mq spare tasks as in their paper. Chosen on seeds 900 to 911.",

@@ -176,12 +176,14 @@ class Rows:
         ranks = zip((-priorities[places]).tolist(), index[places].tolist(), strict=True)
         return [(rank, self._ids[place]) for rank, place in zip(ranks, places.tolist(), strict=True)]
 
-    def form_prices(self, factor: float, more: Sequence[Sequence[Sequence[float]]] = ()) -> None:
+    def form_prices(
+        self, factor: float, later: float = 0.0, more: Sequence[Sequence[Sequence[float]]] = ()
+    ) -> None:
         """Count jobs, and ``more`` by their lengths and amounts, for the class that is cheapest for them.
 
         Among classes that cost nearly the same a job is divided: else equal classes would take turns at being
         the dear one. On each it counts for the resource of which it takes the largest share. Iterated until
-        prices and choices agree.
+        prices and choices agree. ``later``: jobs that are counted on each class beside those that wait.
         """
         (lengths, amounts), sizes = self._split(), self.sizes
         if more:
@@ -196,6 +198,7 @@ class Rows:
             parts /= np.maximum(parts.sum(axis=0), ALIKE)
             counts = np.bincount(at.ravel(), parts.ravel(), sizes.size).reshape(sizes.shape)
             formed = factor * counts / sizes
+            formed[:, 0] += factor * later / sizes[:, 0]
             if self.shared is not None:
                 formed[:, -1] = factor * counts[:, -1].sum() * self.shared
             self.prices = 0.5 * (self.prices + formed) if len(sizes) > 1 else formed

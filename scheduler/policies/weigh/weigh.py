@@ -14,7 +14,8 @@ several that cost nearly the same. Prices are found by iteration, half damped, f
 before. (Counted by the class on which each is fastest, all count for the fast class, and large jobs drown
 the slow ones.) The job itself is counted too, as if one like it came later: without that ``reproduce weigh``
 has longer turnarounds on two classes. So a job that waits alone and takes much of a class may take the class
-where it ends later.
+where it ends later. Where sizes are weighed two more are counted on each class, those that come while a
+larger size is held; not where energy has a price, which makes larger sizes dear by itself.
 
 **Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
@@ -117,6 +118,8 @@ from scheduler.policies.weigh.waiting import (
 )
 from scheduler.policies.weigh.watts import NANO, Watts
 
+LATER = 2.0  # jobs that come while a larger size is held, and would wait for it
+
 
 class Candidate(NamedTuple):
     """A way to run what is left of a job (``state``); the order is that of the first five fields.
@@ -214,6 +217,11 @@ class Weigh(Policy):
         """Jobs a node that they share."""
         return self.parameters.most
 
+    @property
+    def _later(self) -> float:
+        """Jobs counted beside those that wait: where sizes are weighed, unless energy has a price."""
+        return LATER if self._sized and len(self._pools) > 1 and not self._joule_s else 0.0
+
     def _on_nodes(self, view: View) -> NodeTurns | SharedWeigh | None:
         """Return who decides on nodes; None: the pools are counted."""
         pools = view.cluster.pools
@@ -260,7 +268,7 @@ class Weigh(Policy):
         if self._nodes is not None:
             return self._nodes.prices()
         if len(self._pools) == 1:
-            self._rows.form_prices(self.parameters.price)
+            self._rows.form_prices(self.parameters.price, self._later)
         rows = (self._rows.prices * bool(len(self._rows))).tolist()
         return {name: {"": row[0]} for name, row in zip(self._pools, rows, strict=True)}
 
@@ -371,7 +379,7 @@ class Weigh(Policy):
             )
             for state in movers
         ]
-        self._rows.form_prices(self.parameters.price, more)
+        self._rows.form_prices(self.parameters.price, self._later, more)
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         end_of = believed_end if self._watts is None else self._planned_end
         ends = {job_id: end_of(state, view, self._holes) for job_id, state in view.running.items()}

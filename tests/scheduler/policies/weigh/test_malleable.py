@@ -280,7 +280,7 @@ def test_energy_makes_no_job_much_slower_than_its_equal_share(jobs: int, speed: 
 
 def test_jobs_of_a_lab_are_stopped_less_than_once_each_and_fare_evenly() -> None:
     """Each as if it had its part of the machine, within a few times; before they gave way it was hundreds."""
-    cluster = capped_gpus.machine()
+    cluster = capped_gpus.V100
     workload = load("generator:labbench,jobs=100,load=0.7", cluster, 989)
     assert isinstance(workload.arrivals, Iterable)
     outcomes = run(create("weigh"), World(cluster, tuple(workload.arrivals), workload.settings))[0]

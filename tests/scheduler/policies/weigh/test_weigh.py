@@ -248,6 +248,13 @@ def test_class_and_size_are_chosen_together() -> None:
     assert {outcomes[job].segments[0].placement for job in (1, 2)} == {Placement("gpu", 2)}
 
 
+def test_jobs_that_may_come_keep_one_alone_from_units_that_speed_it_up_little() -> None:
+    """With two others a second costs 1 + 1.2 a GPU: 3.4 on two of 1.9, 5.8 on four of 3; else 1.8, 2.6."""
+    job = grows(1, 0, 1, 1.9, 2.5, 3.0, gpu=60, cpu=300)
+    for kwh_price, units in ((0.0, 2), (1e-9, 4)):
+        assert lived(SIZED, [job], kwh_price=kwh_price)[1].segments[0].placement == Placement("gpu", units)
+
+
 def test_a_job_changes_class_and_size_as_it_moves() -> None:
     """The GPUs are held until 100 s. A move costs 2 s, and 3 GPUs are ten times as fast as 3 cores."""
     line = dict.fromkeys(("gpu", "cpu"), LinearCost(0.0, 1.0))
