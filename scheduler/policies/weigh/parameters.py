@@ -14,7 +14,7 @@ class WeighParameters:
     Attributes:
         fairness: weight of waits in the order of jobs; 0: the smallest area first.
         depth: number of jobs that are weighed in one decision.
-        move: running jobs are moved between classes, and under caps give way to shorter ones.
+        move: running jobs are moved between classes, and there or under caps give way to shorter ones.
         pause: on nodes jobs of unknown run time give way to each other also where they can only be paused.
         holes: jobs run in a hole before a reservation, and are stopped there.
         aim: least mean turnaround, or least makespan, where jobs share nodes, have caps, or may have more or

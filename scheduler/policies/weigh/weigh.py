@@ -25,6 +25,10 @@ weighed on each class; that of the least area ranks it. Where jobs on one class 
 or there is a power budget, it runs in the first. On several classes sizes are weighed likewise: the fewest
 units, twice as many, and so on. A job with a checkpoint may change its size as it moves, also within a class.
 
+**Giving way**: on several classes a running job with a checkpoint is stopped for one of much lower index that
+waits, if that saves more than this one takes, its stop and its restart (at the 90 % quantile, with what
+others pay for them). A first job that could be stopped itself comes behind jobs for which it would be.
+
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
 holds its place there, one for each class. Others start only where they fit now and delay none of these.
 
@@ -101,16 +105,18 @@ from scheduler.policies.backfill.availability import Availability, awaited
 from scheduler.policies.base import Policy, Reason, View, fits_now, in_turn, waits_for, would_delay
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
-from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
+from scheduler.policies.weigh.malleable import MARGIN, WATTS_PER_KW, shares
 from scheduler.policies.weigh.on_shared_nodes import SharedWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.turns import NodeTurns
 from scheduler.policies.weigh.waiting import (
+    FLOOR_S,
     SOON_S,
     Rank,
     Rows,
     believed_end,
     index_of,
+    is_unknown,
     least_area,
     left_quantiles,
     left_s,
@@ -365,11 +371,13 @@ class Weigh(Policy):
     def _decide(self, view: View) -> list[Action]:
         left = dict(view.free)
         self._new.clear()
-        if max(left.values()) <= 0:
+        moves = self.parameters.move and len(self._pools) > 1
+        gives = self._gives_way(view) if moves else []
+        if max(left.values()) <= 0 and not gives:
             return []
-        movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
+        movers = list(self._movers(view, left)) if moves else []
         free_w = 0 if self._watts is None else self._watts.free(view)
-        ranked = self._ranked(view, left, movers, free_w)
+        ranked = self._ranked(view, left, movers, free_w, stops=bool(gives))
         if not ranked:
             return []
         more = [
@@ -384,7 +392,7 @@ class Weigh(Policy):
         end_of = believed_end if self._watts is None else self._planned_end
         ends = {job_id: end_of(state, view, self._holes) for job_id, state in view.running.items()}
         plans, watts_plan = self._plans(view, ends)
-        decision = Decision(view, left, prices, plans, ends)
+        decision = Decision(view, left, prices, plans, ends, gives, self.parameters.fairness)
         if self._watts is not None and watts_plan is not None:
             by_class = zip(self._pools, self._rows.prices[:, 1].tolist(), strict=True)
             price = max(price * self._watts.units(1, pool) for pool, price in by_class)
@@ -397,7 +405,7 @@ class Weigh(Policy):
         view, left, reserved = decision.view, decision.left, set[str]()
         waits: list[JobState] = []
         for job_state in ranked:
-            if max(left.values()) <= 0:
+            if max(left.values()) <= 0 and not decision.gives:
                 return
             if job_state.job.id in view.running:
                 decision.move(job_state)
@@ -408,6 +416,8 @@ class Weigh(Policy):
             state = best.state
             if best.start_s <= view.now:
                 decision.start(state, best.pool, best.end_s)
+                continue
+            if decision.displace(job_state, best.cost_s):
                 continue
             if best.pool not in reserved:
                 if best.start_s == math.inf:
@@ -459,19 +469,40 @@ class Weigh(Policy):
                 yield stays
 
     def _ranked(
-        self, view: View, left: Mapping[str, int], movers: list[JobState], free_w: int
+        self, view: View, left: Mapping[str, int], movers: list[JobState], free_w: int, *, stops: bool
     ) -> list[JobState]:
-        """List the jobs that are weighed: the first of the queue, then by priority and index."""
+        """List the jobs that are weighed: the first of the queue, then by priority and index.
+
+        Args:
+            stops: running jobs give way to others. Then a first job that would do so does not come first.
+        """
         fits, others = self._ranks(left, view, free_w)
-        more = [state for state in view.suspended.values() if self._could_start(state.job, left)] + movers
-        if not fits and not more:
+        more = [state for state in view.suspended.values() if stops or self._could_start(state.job, left)]
+        more += movers
+        if not fits and not more and not (stops and others):
             return []
         jobs = [(rank, view.state(job_id)) for rank, job_id in (*fits, *others)]
         jobs += [(self._rank(state, view), state) for state in more]
+        if view.waiting:
+            first = view.state(next(iter(view.waiting)))
+            priority, index = self._rank(first, view)
+            yields = stops and first.job.stop is CHECKPOINT and not is_unknown(first.job)
+            jobs = [job for job in jobs if job[1] is not first]
+            jobs.append(((priority, index / MARGIN) if yields else (-math.inf, index), first))
         jobs.sort(key=lambda job: (job[0], job[1].job.id))
-        first = next(iter(view.waiting), None)
-        head = [view.state(first)] if first is not None else []
-        return head + [state for _, state in jobs if state.job.id != first]
+        return [state for _, state in jobs]
+
+    def _gives_way(self, view: View) -> list[tuple[float, JobState]]:
+        """List running jobs that may be stopped for others, with their indices there, the highest first."""
+        gives = []
+        for state in view.running.values():
+            job, pool = state.job, state.place.pool
+            works = state.stage is RUNNING and state.works_from_s + FLOOR_S <= view.now
+            if job.stop is CHECKPOINT and works and job.id not in self._holes and not is_unknown(job):
+                there = as_on(state, state.place, self._watts)
+                index = index_on(there, view, pool, fairness=self.parameters.fairness)
+                gives.append((index, there))
+        return sorted(gives, key=lambda pair: (-pair[0], pair[1].job.id))
 
     def _ranks(
         self, left: Mapping[str, int], view: View, free_w: int = 0
@@ -490,7 +521,7 @@ class Weigh(Policy):
         return any(way.runs_on(pool) and way.units <= left[pool] for pool in self._pools for way in job.ways)
 
     def _rank(self, state: JobState, view: View) -> Rank:
-        if self._watts is not None and state.placement is not None:
+        if state.placement is not None and (self._watts is not None or state.job.alternatives):
             state = as_on(state, state.place, self._watts)
         area_left = least_area(state.job, lengths_of(state, view, self._pools), self._rows.sizes)
         facts = np.array([*area_left, state.job.submit_s + state.attained_s(view.now)])
@@ -529,6 +560,17 @@ class Weigh(Policy):
         return plans, None if watts is None else Availability.beside(drawn, watts.budget, now)
 
 
+def index_on(state: JobState, view: View, pool: str, *, fairness: float, paid: float = 0.0) -> float:
+    """Return the index of a job on one class.
+
+    Args:
+        paid: area that others lose who make room for it, as a share of the class for so many seconds.
+    """
+    left = left_s(state, view.now, pool)
+    area = left * state.job.units / max(1, view.in_service[pool]) + paid
+    return area / (1.0 + fairness * max(state.waited_s(view.now), 0.0) / max(left, FLOOR_S))
+
+
 Gaps = list[tuple[float, float]]
 
 
@@ -562,6 +604,7 @@ class Decision:
     Attributes:
         left: units of each class that are free now. prices: of a unit-second of each.
         plans: free units of each class over time. ends: when running jobs are believed to give theirs back.
+        gives: running jobs that may be stopped for others, and their indices, the highest first.
     """
 
     view: View
@@ -569,6 +612,8 @@ class Decision:
     prices: dict[str, float]
     plans: dict[str, Availability]
     ends: dict[int, float]
+    gives: list[tuple[float, JobState]]
+    fairness: float
     power: PowerLeft | None = None
     actions: list[Action] = field(default_factory=list)
     _gaps: dict[tuple[str, int, int], Gaps] = field(default_factory=dict)
@@ -665,6 +710,8 @@ class Decision:
         view, job, now, here = self.view, state.job, self.view.now, state.place.pool
         stays, taken_here = left_quantiles(state, now, here), self.taken(state, here)
         second_here = 1.0 + taken_here  # what it costs
+        if Suspend(job.id) in self.actions:
+            return
         best, least = None, stays.middle * second_here
         stop = view.costs.stop_s(job, here)
         for way, pool in product(self.ways(view.running[job.id]), self.plans):
@@ -681,11 +728,71 @@ class Decision:
         if best is None:
             return
         way, pool = best
+        self.gives = [pair for pair in self.gives if pair[1].job.id != job.id]
         self.actions.append(Migrate(job.id, self.placement(way, pool)))
         self.take(way, pool)
         self.reserve(pool, now, end, way.job.units, drawn=self.drawn(way, pool))
         leaves = instant(now + max(stop, SOON_S))
         self.reserve(here, leaves, self.ends[job.id], -job.units, drawn=-self.drawn(state, here))
+
+    def displace(self, state: JobState, cost_s: float) -> bool:
+        """Stop running jobs of far higher index for one that waits, where all together gains.
+
+        Args:
+            cost_s: what it costs that the job starts without that.
+        """
+        if not self.gives or is_unknown(state.job):
+            return False
+        now, costs = self.view.now, self.view.costs
+        least, best = math.inf, None
+        for way, pool in product(self.ways(state), self.plans):
+            stops = self._stops_for(way, pool) if self._may(way, pool, self.drawn(way, pool)) else []
+            if not stops:
+                continue
+            length = left_s(way, now, pool) + (costs.restart_s(way.job, pool) if way.placement else 0.0)
+            stop_s = max(costs.stop_s(other.job, pool) for other in stops)
+            cost = stop_s + length * (1.0 + self.taken(way, pool))
+            loss = sum(
+                length + costs.move_s(other.job, pool, pool).high * (1.0 + self.taken(other, pool))
+                for other in stops
+            )
+            if cost + loss < cost_s and cost < least:
+                least, best = cost, (way, pool, stops, max(stop_s, SOON_S), length)
+        if best is None:
+            return False
+        way, pool, stops, stop_s, length = best
+        self.gives = [pair for pair in self.gives if pair[1] not in stops]
+        for other in stops:
+            self.actions.append(Suspend(other.job.id))
+            leaves = instant(now + max(costs.stop_s(other.job, pool), SOON_S))
+            until = max(self.ends[other.job.id], leaves)
+            self.reserve(pool, leaves, until, -other.place.units, drawn=-self.drawn(other, pool))
+        begins = instant(now + stop_s)
+        self.reserve(pool, begins, instant(begins + length), way.job.units, drawn=self.drawn(way, pool))
+        return True
+
+    def _stops_for(self, state: JobState, pool: str) -> list[JobState]:
+        """Choose who gives way to a job on a class until there is room; none if there is not enough."""
+        room, drawn = self.left[pool], self.drawn(state, pool)
+        free_w = math.inf if self.power is None else self.power.free
+        paid, stops = 0.0, list[JobState]()
+        for index, other in self.gives:
+            if room >= state.job.units and free_w >= drawn:
+                break
+            if other.place.pool != pool or other.job.priority > state.job.priority:
+                continue
+            units = min(other.place.units, state.job.units)
+            paid += (
+                units
+                / max(1, self.view.in_service[pool])
+                * self.view.costs.move_s(other.job, pool, pool).high
+            )
+            if MARGIN * index_on(state, self.view, pool, fairness=self.fairness, paid=paid) >= index:
+                return []
+            room += other.place.units
+            free_w += self.drawn(other, pool)
+            stops.append(other)
+        return stops if room >= state.job.units and free_w >= drawn else []
 
     def _stays_free(self, state: JobState, pool: str, length_s: float) -> bool:
         now = self.view.now

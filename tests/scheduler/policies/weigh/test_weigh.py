@@ -315,3 +315,28 @@ def test_a_hole_must_be_long_beside_what_it_may_cost(half_s: float, start_s: flo
 def test_parameters_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"from 0 on|at least 1"):
         WeighParameters(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_running_job_gives_way_to_a_far_shorter_one() -> None:
+    """It would wait for 900 s; the one that stops loses its 50 s and two of a stop and a restart."""
+    long = [arrival(number, 0.0, gpu=1000.0, cpu=1000.0) for number in (1, 2)]
+    ended = lived(TWO, [*long, arrival(3, 100.0, gpu=50.0, cpu=500.0)], cost_s=1.0)
+    assert ended[3].end_s == pytest.approx(151.0, abs=1e-3)  # the stop, and its run
+    assert sorted(outcome.preemptions for outcome in ended.values()) == [0, 0, 1]
+
+
+def test_no_job_gives_way_that_would_lose_more_than_is_gained() -> None:
+    """With 25 s left a job stays where one of 50 s comes, and where a stop and a restart cost 1800 s."""
+    long = [arrival(number, 0.0, gpu=1000.0, cpu=1000.0) for number in (1, 2)]
+    for third, cost_s in ((arrival(3, 975.0, gpu=50.0, cpu=60.0), 1.0), (arrival(3, 100.0, gpu=50.0), 900.0)):
+        ended = lived(TWO, [*long, third], cost_s=cost_s)
+        assert [outcome.preemptions for outcome in ended.values()] == [0, 0, 0]
+        assert ended[3].start_s == 1000.0
+
+
+def test_nobody_gives_way_without_moves_or_run_times() -> None:
+    long = [arrival(number, 0.0, gpu=1000.0, cpu=1000.0) for number in (1, 2)]
+    third = arrival(3, 100.0, gpu=50.0, cpu=60.0)
+    unknown = Arrival(replace(third.job, estimates_s={}, estimate_s=None), 50.0, {"gpu": 50.0, "cpu": 60.0})
+    for jobs, move in (([*long, third], False), ([*long, unknown], True)):
+        assert not any(outcome.preemptions for outcome in lived(TWO, jobs, 1.0, move=move).values())
