@@ -26,7 +26,6 @@ MARK = "=== block "
 LESS = (
     ("examples/cg.py", "examples/cg.py --cells 100"),
     ("stencil.py --steps 5000", "stencil.py --steps 5000 --cells 512"),
-    ("stream.py --passes 40", "stream.py --passes 20"),
 )
 VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?(?: (?:s|ms|us)\b)?)")
 

@@ -127,7 +127,10 @@ class JobView {
 
   tick() {
     const { job } = this;
-    if (!job) return;
+    if (!job) {
+      if (++this.beats % 5 === 0) this.load(); // the first time there was no answer
+      return;
+    }
     const { share, words } = what(job, now());
     setText(this.stage, `${GLYPHS[job.stage]} ${job.stage}`);
     setText(this.words, shown(words));
